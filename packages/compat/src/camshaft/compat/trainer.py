@@ -19,7 +19,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for
 from camshaft.compat import eras
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
-from camshaft.compat.arguments.later_strategy import LaterStrategy
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.today import (
     by_name,
@@ -37,12 +36,13 @@ from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
+from camshaft.compat.names.plugins.registries import needs_attaching
+from camshaft.compat.names.stand_ins import check_not_missing
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
 from camshaft.compat.private_parts import ConnectorView, attach_sources
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
-from camshaft.strategies import DDPStrategy
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import Trainer as _Trainer
 from camshaft.trainer.configuration import listed
@@ -62,6 +62,8 @@ _RESULTS = "camshaft.compat.results"
 
 _LOGGERS = "camshaft.compat.names.trainer.loggers"
 """The module of loggers under the import names, imported where one is made."""
+
+_ATTACH = "camshaft.compat.names.plugins.strategies:attach_strategy"
 
 _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
 _LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
@@ -171,11 +173,10 @@ class Trainer(ArgparseArguments, _Trainer):
         if of_packages:
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), *of_packages]
         arguments["callbacks"] = with_timer(arguments.get("callbacks"), arguments.get("max_time"))
-        later = arguments.get("strategy")
-        if isinstance(later, LaterStrategy):
-            arguments["strategy"] = later.make(arguments)
-            if later.kind is DDPStrategy:
-                arguments.pop("sync_batchnorm", None)
+        check_not_missing(*given.values(), *listed(arguments.get("callbacks")), *listed(arguments.get("logger")))
+        plugins = {name: getattr(self._earlier, name) for name in ("cluster_environment", "checkpoint_io")}
+        if needs_attaching(arguments) or any(plugin is not None for plugin in plugins.values()):
+            load(_ATTACH)(arguments, **plugins)
         passed = listed(arguments.get("callbacks"))
         _tell(passed, "on_init_start", self)
         super().__init__(**arguments)
@@ -206,6 +207,8 @@ class Trainer(ArgparseArguments, _Trainer):
 
     def connect(self, module: nn.Module) -> None:
         """Join the processes, as the module does it where it overrides `init_ddp_connection`. Collective."""
+        if hasattr(self.strategy, "take_module"):
+            self.strategy.take_module(module)
         delegate_early(module, self.strategy, self)
         super().connect(module)
         if self.is_global_zero and self.loggers:
@@ -481,7 +484,8 @@ class Trainer(ArgparseArguments, _Trainer):
     @property
     def accelerator(self) -> Any:
         """The kind of device, an `Accelerator`."""
-        return load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
+        own = getattr(self.strategy, "accelerator", None)
+        return own or load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
 
     @property
     def _accelerator_connector(self) -> ConnectorView:

@@ -1,6 +1,7 @@
 """Launchers' environments under Lightning's names: they say what the variables of this process say.
 
-None needs to be passed to a trainer, which recognises torchrun, SLURM and its own launcher.
+None of these needs to be passed to a trainer, which recognises torchrun, SLURM and its own launcher; one of one's own
+is asked for the ranks.
 """
 
 from __future__ import annotations
@@ -274,6 +275,24 @@ class SLURMEnvironment(_External):
 
 RECOGNISED = (LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment)
 """Those that a trainer finds out by itself."""
+
+
+def set_variables(environment: ClusterEnvironment) -> None:
+    """Set the variables of torchrun as an environment says that is not recognised, if it starts the processes.
+
+    Args:
+        environment: The environment.
+    """
+    if type(environment) in RECOGNISED or not environment.creates_processes_externally:
+        return
+    values = {
+        "RANK": environment.global_rank(),
+        "WORLD_SIZE": environment.world_size(),
+        "LOCAL_RANK": environment.local_rank(),
+        "MASTER_ADDR": environment.main_address,
+        "MASTER_PORT": environment.main_port,
+    }
+    os.environ.update({name: str(value) for name, value in values.items()})
 
 
 def _is_interactive() -> bool:

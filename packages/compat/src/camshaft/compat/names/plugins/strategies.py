@@ -1,110 +1,646 @@
-"""Strategies with the arguments of Lightning's, whose devices are those of the trainer."""
+"""Strategies with the arguments, attributes and methods of Lightning's, to be used or subclassed.
+
+An object takes its devices and its precision from the trainer, unless it was made with some. Methods that a subclass
+overrides are called where the strategies of `camshaft.strategies` do the same; of others the trainer warns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy
-from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from camshaft.compat.arguments.later_strategy import LaterStrategy
-from camshaft.compat.names.plugins.environments import RECOGNISED
-from camshaft.compat.names.stand_ins import StandIn, refuse_argument
-from camshaft.hooks_core.messages import must_be
+from camshaft.compat.names.plugins.accelerators import Accelerator, find_accelerator
+from camshaft.compat.names.plugins.checkpoint_io import CheckpointIO, TorchCheckpointIO
+from camshaft.compat.names.plugins.environments import RECOGNISED, ClusterEnvironment, set_variables
+from camshaft.compat.names.plugins.overrides import (
+    OF_STRATEGIES,
+    STEPS,
+    accepted,
+    function_or_none,
+    is_overridden,
+    no_closure,
+    translate_overrides,
+)
+from camshaft.compat.names.plugins.registries import StrategyRegistry
+from camshaft.compat.names.stand_ins import StandIn
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.protocols import PendingSave
 from camshaft.strategies import DDPStrategy as _DDPStrategy
-from camshaft.strategies import ShardedStrategy as _ShardedStrategy
+from camshaft.strategies import ObjectsInPlace, TorchStrategy, choose_device, find_process_environment
+from camshaft.strategies import ParallelStrategy as _ParallelStrategy
 from camshaft.strategies import SingleDeviceStrategy as _SingleDeviceStrategy
 from camshaft.strategies.precision import Precision
 
-_UNUSED = {True: "ddp_find_unused_parameters_true", False: "ddp_find_unused_parameters_false", None: "ddp"}
+_NEVER_CALLED = """
+    _configure_launcher _enable_model_averaging _setup_model_and_optimizers _setup_optimizer all_gather
+    handles_gradient_accumulation lightning_restore_optimizer process_dataloader remove_checkpoint
+    restore_checkpoint_after_setup setup_precision_plugin _register_ddp_hooks _get_process_group_backend
+    init_dist_connection init_ddp_connection pre_configure_ddp pre_dispatch dispatch post_dispatch start_training
+    start_evaluating start_predicting post_training_step block_backward_sync reconciliate_processes""".split()
+_ELSEWHERE = "Do it in a method that is called, or in a callback"
+_KINDS = ("cpu", "cuda", "mps")
+_RANKS = frozenset({"device", "global_rank", "local_rank", "world_size", "num_nodes"})
 
 
-class _Named(StandIn):
-    """A metaclass whose calls return a strategy's name if possible, so that the trainer chooses devices."""
+class Strategy(TorchStrategy, metaclass=StandIn):
+    """The base class of strategies under the import names.
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.make(*args, **kwargs)  # type: ignore[attr-defined]
+    Args:
+        accelerator: The kind of device, by name or as an object; None is the trainer's.
+        checkpoint_io: What writes and reads checkpoints in place of the strategy.
+        precision_plugin: The precision; None is the trainer's.
+    """
 
-    def __instancecheck__(cls, instance: Any) -> bool:
-        if isinstance(instance, LaterStrategy):
-            return issubclass(instance.kind, cls.__dict__["__stands_for__"])
-        return super().__instancecheck__(instance)
+    __stands_for__: ClassVar[type] = TorchStrategy
+    __hook_base__: ClassVar[bool] = True
+    never_called: ClassVar[Sequence[str]] = _NEVER_CALLED
+    of_trainer: ClassVar[Sequence[str]] = ("precision",)
+
+    cluster_environment: ClusterEnvironment | None = None
+    _lightning_module: Any = None
+    _model: Any = None
+    _given: Sequence[Optimizer] | None = None  # while an override of `setup_optimizers` runs
+    _set_up: Sequence[Optimizer] = ()
+    _differentiate: Callable[[Tensor], Any] | None = None  # while an override of `backward` runs
+    _computing: nn.Module | None = None
+    _is_attached = False
+    _has_warned = False
+
+    def __init__(self, accelerator: Any = None, checkpoint_io: Any = None, precision_plugin: Any = None) -> None:
+        self._accelerator, self._checkpoint_io, self._precision_plugin = accelerator, checkpoint_io, precision_plugin
+        self._inner_steps: dict[str, Callable[..., Any]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        translate_overrides(cls, OF_STRATEGIES)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, unless it is a rank or the device, and a subclass has a property for it."""
+        if name not in _RANKS or not isinstance(getattr(type(self), name, None), property):
+            super().__setattr__(name, value)
+
+    def attach(self, of_trainer: Mapping[str, Any]) -> None:
+        """Choose devices and precision: those that it was made with, else the trainer's.
+
+        Args:
+            of_trainer: Arguments of the trainer.
+
+        Raises:
+            TypeError, ValueError: If an argument has no counterpart, or is out of range.
+        """
+        if self.cluster_environment is not None:
+            set_variables(self.cluster_environment)
+        given = {name: of_trainer[name] for name in self.of_trainer if of_trainer.get(name)}
+        own = {name: value for name, value in self.native_arguments().items() if value is not None}
+        super().__init__(**{**given, **own})
+        self._is_attached = True
+        if is_overridden(self, "root_device"):
+            self.device = torch.device(self.root_device)
+        if self._is_plugin:
+            self.precision.strategy = self  # type: ignore[attr-defined]
+
+    @property
+    def _is_plugin(self) -> bool:
+        """True if the precision is one of the user's own."""
+        return getattr(self.precision, "is_plugin", False)
+
+    def native_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the native strategy; None where the trainer is to choose."""
+        plugin = self._precision_plugin
+        if plugin is not None and not isinstance(plugin, Precision):
+            action = 'Pass one of `lightning.pytorch.plugins`, or `Trainer(precision="16-mixed")`.'
+            raise TypeError(must_be("precision_plugin", "a precision", plugin, type(self).__name__, action))
+        found: dict[str, Any] = {"precision": plugin}
+        if not isinstance(self, (_ParallelStrategy, _SingleDeviceStrategy)):
+            found["device"] = self.root_device if is_overridden(self, "root_device") else choose_device()
+        return found
+
+    # what libraries read and set
+
+    @property
+    def accelerator(self) -> Any:
+        """The kind of device, an `Accelerator`."""
+        if self._accelerator is None or isinstance(self._accelerator, str):
+            return find_accelerator(self._accelerator or self.device.type)
+        return self._accelerator
+
+    @accelerator.setter
+    def accelerator(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """What writes and reads checkpoints, in place of the strategy if it was given."""
+        io: CheckpointIO = self._checkpoint_io or TorchCheckpointIO()
+        return io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, checkpoint_io: Any) -> None:
+        self._checkpoint_io = checkpoint_io
+
+    @property
+    def precision_plugin(self) -> Any:
+        """The precision; None while neither the strategy nor a trainer has chosen it."""
+        return self.precision if self._is_attached else self._precision_plugin
+
+    @precision_plugin.setter
+    def precision_plugin(self, precision_plugin: Any) -> None:
+        self._precision_plugin = precision_plugin
+
+    @property
+    def lightning_module(self) -> Any:
+        """The module of the current or last verb; None before the first."""
+        return self._lightning_module if self._lightning_module is not None else super().lightning_module
+
+    @property
+    def model(self) -> Any:
+        """The module, or what wraps its steps while there is such a thing."""
+        return self.lightning_module if self._model is None else self._model
+
+    @model.setter
+    def model(self, model: Any) -> None:
+        self._model = model
+
+    @property
+    def optimizers(self) -> Any:
+        """The optimizers of the fit."""
+        return super().optimizers if self._given is None else self._set_up or self._given
+
+    @optimizers.setter
+    def optimizers(self, optimizers: Sequence[Any]) -> None:
+        if self._given is None:
+            TorchStrategy.optimizers.__set__(self, optimizers)  # type: ignore[attr-defined]
+        else:
+            self._set_up = list(optimizers)
+
+    # set-up: what the native strategy calls, and under it what subclasses override
+
+    def take_module(self, module: nn.Module) -> None:
+        """Remember the module of the verb that begins."""
+        self._lightning_module, self._model = module, None
+
+    def connect(self, model: Any = None) -> None:
+        """Join the processes; with a module, nothing: it is known. Collective."""
+        if model is None:
+            self.native_connect()
+
+    def native_connect(self) -> None:
+        """Join the processes by `setup_environment`. Collective."""
+        if not self._is_attached:
+            self.attach({})
+        self._warn_of_overrides()
+        self.setup_environment()
+
+    def setup_environment(self) -> None:
+        """Join the processes. Collective."""
+        if self._accelerator is not None and not isinstance(self._accelerator, str):
+            self._accelerator.setup_device(self.device)
+        super().connect()
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        """Set a module up by `setup`. Collective."""
+        if module is not self.lightning_module:
+            self.take_module(module)
+        self._computing = None
+        self.setup(self.trainer)
+        return super().setup_module(module) if self._computing is None else self._computing
+
+    def setup(self, trainer: Any) -> None:
+        """Convert the module and move it to the device, by `model_to_device`. Collective."""
+        if self._accelerator is not None and not isinstance(self._accelerator, str):
+            self._accelerator.setup(trainer)
+        self._computing = super().setup_module(self.lightning_module)
+
+    def place_module(self, module: nn.Module) -> None:
+        """Move the module to the device by `model_to_device`."""
+        self.model_to_device()
+
+    def model_to_device(self) -> None:
+        """Move the module to the device."""
+        self.model.to(self.root_device)
+
+    def setup_optimizers(self, optimizers: Any) -> list[Optimizer]:
+        """Make optimizers step in this strategy's precision, and return them. Collective.
+
+        Args:
+            optimizers: The optimizers; from an override, the trainer.
+        """
+        if isinstance(optimizers, (list, tuple)):
+            return super().setup_optimizers(optimizers)
+        if self._given is not None:
+            self._set_up = super().setup_optimizers(self._given)
+        return list(self._set_up)
+
+    def native_setup_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
+        """Make optimizers that an override of `setup_optimizers` has set step in this strategy's precision."""
+        super().setup_optimizers(optimizers)
+
+    def arguments_of_backward(self) -> tuple[Any, ...]:
+        """Return what an override of `backward` gets beside the loss: the optimizer, where there is one."""
+        optimizers = self.optimizers
+        return (optimizers[0] if len(optimizers) == 1 else None,)
+
+    @contextmanager
+    def model_context(self, module: nn.Module) -> Iterator[None]:
+        """Enter the contexts in which modules are built."""
+        with ExitStack() as stack:
+            stack.enter_context(super().model_context(module))
+            stack.enter_context(self.tensor_init_context())
+            stack.enter_context(self.model_sharded_context())
+            if self._is_plugin:
+                precision: Any = self.precision
+                stack.enter_context(precision.tensor_init_context())
+                stack.enter_context(precision.module_init_context())
+            yield
+
+    @contextmanager
+    def tensor_init_context(self, empty_init: bool | None = None) -> Iterator[None]:
+        """Do nothing: modules are moved and converted when they are set up."""
+        yield
+
+    @contextmanager
+    def model_sharded_context(self) -> Iterator[None]:
+        """Do nothing: a strategy that shards does so by itself."""
+        yield
+
+    # steps
+
+    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the step in this strategy's precision, called by an override of its name."""
+        inner, name = super().wrap_step(step), getattr(step, "__name__", "")
+        if name not in STEPS or not is_overridden(self, name):
+            return inner
+        self._inner_steps[name] = inner
+        called: Callable[..., Any] = getattr(self, name)
+        return called
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's step; likewise the other three."""
+        return self._inner_steps["training_step"](*args, **kwargs)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's step."""
+        return self._inner_steps["validation_step"](*args, **kwargs)
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's step."""
+        return self._inner_steps["test_step"](*args, **kwargs)
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's step."""
+        return self._inner_steps["predict_step"](*args, **kwargs)
+
+    def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
+        """Move a batch of any nesting to the device, whatever loader it is from."""
+        return super().batch_to_device(batch)
+
+    def backward(self, closure_loss: Tensor, optimizer: Any = None, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+        """Differentiate a loss, between `pre_backward` and `post_backward`. Collective if gradients are averaged.
+
+        Args:
+            closure_loss: The loss.
+            optimizer: The optimizer, which is not needed; or the function that differentiates.
+            args, kwargs: Arguments of `Tensor.backward`.
+
+        Returns:
+            The loss.
+        """
+        differentiate = kwargs.pop("differentiate", None) or self._differentiate
+        differentiate = function_or_none(optimizer) or differentiate
+        if differentiate is None and (args or kwargs):
+            differentiate = lambda loss: loss.backward(*args, **kwargs)  # noqa: E731
+        self.pre_backward(closure_loss)
+        super().backward(closure_loss, differentiate)
+        self.post_backward(closure_loss)
+        return closure_loss
+
+    def pre_backward(self, closure_loss: Tensor) -> None:
+        """Do nothing; called before a backward."""
+
+    def post_backward(self, closure_loss: Tensor) -> None:
+        """Do nothing; called after a backward."""
+
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], Any] | None = None, model: Any = None
+    ) -> Any:
+        """Update the weights, by the precision's `optimizer_step` if that is overridden. Collective."""
+        own = None if closure is no_closure else closure
+        if is_overridden(self.precision, "optimizer_step"):
+            precision: Any = self.precision
+            with precision.within(super().optimizer_step):
+                return precision.optimizer_step(optimizer, model=model or self.lightning_module, closure=own or no_closure)
+        return super().optimizer_step(optimizer, own)
+
+    def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
+        """Clip an optimizer's gradients, by the precision's methods if these are overridden. Collective."""
+        names = ("clip_gradients", "clip_grad_by_norm", "clip_grad_by_value")
+        if any(is_overridden(self.precision, name) for name in names):
+            precision: Any = self.precision
+            with precision.within(super().clip_gradients):
+                precision.clip_gradients(optimizer, clip_val, algorithm)
+        else:
+            super().clip_gradients(optimizer, clip_val, algorithm)
+
+    # collectives
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean", *, op: Any = None) -> Any:  # type: ignore[override]
+        """Reduce a tensor over all ranks, or a number. Collective.
+
+        Args:
+            tensor: The tensor, or a number.
+            group: None, or what `op` is.
+            reduce_op: "mean", "sum", "max" or "min", or torch's `ReduceOp`.
+            op: Another name of it.
+
+        Raises:
+            ValueError: If there is another group.
+        """
+        op = op or (group if isinstance(group, str) else None)
+        if group is not None and not isinstance(group, str) and group is not torch.distributed.group.WORLD:
+            action = "Call `torch.distributed.all_reduce` for it."
+            raise ValueError(must_be("group", "None, which is all ranks", group, "reduce", action))
+        return super().reduce(tensor, reduce_op=op or reduce_op)
+
+    def all_gather(self, value: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        """Return a list of the values of all ranks; for a group or with gradients, a stacked tensor. Collective."""
+        if group is None and not sync_grads:
+            return self.native_all_gather(value)
+        return self.lightning_module.all_gather(value, group, sync_grads)
+
+    def native_all_gather(self, value: Any) -> Any:
+        """Return a list of the values of all ranks. Collective."""
+        return super().all_gather(value)
+
+    # states and files
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the module's state."""
+        state: dict[str, Any] = self.lightning_module.state_dict()
+        return state
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Return an optimizer's state."""
+        return optimizer.state_dict()
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load the module's state of a checkpoint."""
+        super().load_module_state(self.lightning_module, checkpoint["state_dict"], strict)
+
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Load whole tensors into a module, by `load_model_state_dict` if that is overridden."""
+        if module is not self.lightning_module or not is_overridden(self, "load_model_state_dict"):
+            super().load_module_state(module, state, strict)
+            return
+        checkpoint = {**self._checkpoint(), "state_dict": state}
+        self.load_model_state_dict(checkpoint, **accepted(self.load_model_state_dict, strict=strict))
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Load the optimizers' states of a checkpoint."""
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):
+            super().load_optimizer_state(optimizer, state)
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Load whole tensors into an optimizer, or into all at the first by an override of the method above."""
+        if not is_overridden(self, "load_optimizer_state_dict"):
+            super().load_optimizer_state(optimizer, state)
+        elif optimizer is self.optimizers[0]:
+            self.load_optimizer_state_dict(self._checkpoint())
+
+    def _checkpoint(self) -> Mapping[str, Any]:
+        run = getattr(self.trainer, "current_run", None)
+        return getattr(run, "checkpoint", None) or {}
+
+    def prepared(self, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a checkpoint with the states that overrides return."""
+        found = dict(checkpoint)
+        if is_overridden(self, "lightning_module_state_dict"):
+            found["state_dict"] = self.lightning_module_state_dict()
+        if is_overridden(self, "optimizer_state") and "optimizer_states" in found:
+            found["optimizer_states"] = [self.optimizer_state(one) for one in self.optimizers]
+        return found
+
+    def save_checkpoint(self, checkpoint: Mapping[str, Any], filepath: Any, storage_options: Any = None) -> Any:
+        """Write a checkpoint. Collective, unless a subclass overrides it or a plugin writes, on rank 0.
+
+        Args:
+            checkpoint: The checkpoint.
+            filepath: The file.
+            storage_options: For the plugin.
+        """
+        is_own = isinstance(checkpoint, ObjectsInPlace)  # and not from an override
+        content = self.prepared(checkpoint) if is_own else dict(checkpoint)
+        if self._checkpoint_io is None and (is_own or not self.writes_whole):
+            return super().save_checkpoint(ObjectsInPlace(content), str(filepath))
+        pending: PendingSave | None = None
+        if self.is_global_zero:
+            io: Any = self.checkpoint_io
+            further = {} if storage_options is None else {"storage_options": storage_options}
+            pending = io.save_checkpoint(content if is_own else checkpoint, filepath, **further)
+        if is_own:
+            self.barrier("save_checkpoint")
+        return pending
+
+    writes_whole: ClassVar[bool] = True
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
+        """Read a checkpoint with whole tensors on the CPU, by the plugin if there is one. Collective."""
+        if self._checkpoint_io is None:
+            return super().load_checkpoint(str(checkpoint_path), weights_only=weights_only)
+        read = self._checkpoint_io.load_checkpoint
+        return read(checkpoint_path, **({} if weights_only is None else accepted(read, weights_only=weights_only)))
+
+    def teardown(self) -> None:
+        """Restore the optimizers, and let plugins end."""
+        super().teardown()
+        self._model = None
+        for plugin in (self._checkpoint_io, self.cluster_environment, self._accelerator):
+            if hasattr(plugin, "teardown") and type(plugin) not in RECOGNISED:
+                plugin.teardown()
+
+    @classmethod
+    def register_strategies(cls, strategy_registry: Any) -> None:
+        """Put the class into a registry; by default nothing."""
+
+    def _warn_of_overrides(self) -> None:
+        """Warn once of methods that a subclass has and nothing calls."""
+        for one in (self, self.precision):
+            ignored = [f"`{name}`" for name in getattr(one, "never_called", ()) if is_overridden(one, name)]
+            if ignored and not self._has_warned and self.is_global_zero:
+                names = ", ".join(ignored)
+                warn_user(f"{type(one).__name__} overrides {names}, which nothing calls here. {_ELSEWHERE}.")
+        self._has_warned = True
 
 
-def _refuse_files(where: str, checkpoint_io: Any) -> None:
-    action = "Pass a strategy of your own: see `camshaft.hooks_core.protocols`."
-    refuse_argument("checkpoint_io", checkpoint_io, where, "the strategy itself writes and reads checkpoints", action)
+class ParallelStrategy(Strategy, _ParallelStrategy):
+    """The base class of strategies of several processes under the import names.
+
+    Args:
+        accelerator, checkpoint_io, precision_plugin: As in `Strategy`.
+        parallel_devices: The devices, one for each process; None are the trainer's.
+        cluster_environment: What says which process this is, if it starts the processes.
+    """
+
+    __stands_for__: ClassVar[type] = _ParallelStrategy
+    of_trainer: ClassVar[Sequence[str]] = ("accelerator", "devices", "num_nodes", "precision")
+
+    _process_group_backend: str | None = None
+    _timeout: Any = None
+
+    def __init__(
+        self,
+        accelerator: Any = None,
+        parallel_devices: Any = None,
+        cluster_environment: Any = None,
+        checkpoint_io: Any = None,
+        precision_plugin: Any = None,
+    ) -> None:
+        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        self._parallel_devices, self.cluster_environment = parallel_devices, cluster_environment
+
+    def attach(self, of_trainer: Mapping[str, Any]) -> None:
+        """Choose devices and precision, and let the environment know; see `Strategy.attach`."""
+        kind = self._accelerator
+        if isinstance(kind, Accelerator) and kind.name() not in _KINDS and not self._parallel_devices:
+            self._parallel_devices = _devices_of(kind, of_trainer)
+        super().attach(of_trainer)
+        environment = self.cluster_environment
+        if environment is not None:
+            environment.set_world_size(self.world_size)
+            environment.set_global_rank(self.global_rank)
+            if type(environment) not in RECOGNISED:
+                environment.validate_settings(self.num_processes, self.num_nodes)
+
+    def native_arguments(self) -> dict[str, Any]:
+        found = {**super().native_arguments(), "backend": self._process_group_backend, "timeout": self._timeout}
+        if self._accelerator is not None and not self._parallel_devices:
+            found["accelerator"] = self._accelerator if isinstance(self._accelerator, str) else self._accelerator.name()
+        if self._parallel_devices:
+            devices = [torch.device(one) for one in self._parallel_devices]
+            found["accelerator"] = devices[0].type
+            is_cpu = devices[0].type == "cpu"
+            found["devices"] = len(devices) if is_cpu else [one.index or 0 for one in devices]
+        return found
+
+    @property
+    def parallel_devices(self) -> list[torch.device] | None:
+        """The devices of this machine's processes; None while they are the trainer's to choose."""
+        if self._parallel_devices is not None or not self._is_attached:
+            return self._parallel_devices  # type: ignore[no-any-return]
+        kind = self.device.type
+        return [torch.device(kind) if kind == "cpu" else torch.device(kind, index) for index in self.device_ids]
+
+    @parallel_devices.setter
+    def parallel_devices(self, parallel_devices: Any) -> None:
+        self._parallel_devices = parallel_devices
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes of this machine."""
+        return len(self.parallel_devices or ())
+
+    @property
+    def node_rank(self) -> int:
+        """The index of this machine."""
+        return self.global_rank // max(1, self.num_processes)
+
+    @property
+    def process_group_backend(self) -> str | None:
+        """The backend that was asked for."""
+        return self._process_group_backend
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """The share of the data that this process takes: `num_replicas` and `rank`."""
+        return {"num_replicas": super().num_data_ranks, "rank": super().data_rank}
+
+    @property
+    def data_rank(self) -> int:
+        """Index of this process among those that share the data."""
+        return int(self.distributed_sampler_kwargs["rank"])
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Number of processes that share the data."""
+        return int(self.distributed_sampler_kwargs["num_replicas"])
+
+    def setup_environment(self) -> None:
+        """Join the processes, by `setup_distributed`. Collective."""
+        self.setup_distributed()
+
+    def setup_distributed(self) -> None:
+        """Join the processes. Collective."""
+        self.set_world_ranks()
+        super().setup_environment()
+
+    def set_world_ranks(self) -> None:
+        """Do nothing: the ranks are known."""
 
 
-def _precision_of(where: str, plugin: Any) -> dict[str, Any]:
-    """Return the argument of a precision plugin.
+class SingleDeviceStrategy(Strategy, _SingleDeviceStrategy):
+    """`camshaft.strategies.SingleDeviceStrategy`, on the CPU by default.
+
+    Args:
+        device: As today.
+        accelerator: None, or one for devices of that kind.
+        checkpoint_io, precision_plugin: As in `Strategy`.
+        kwargs: Today's further arguments.
 
     Raises:
-        TypeError: If it is no precision.
+        ValueError, RuntimeError: As today.
     """
-    if plugin is not None and not isinstance(plugin, Precision):
-        action = 'Pass one of `lightning.pytorch.plugins`, or `Trainer(precision="16-mixed")`.'
-        raise TypeError(must_be("precision_plugin", "a precision", plugin, where, action))
-    return {} if plugin is None else {"precision": plugin}
+
+    __stands_for__: ClassVar[type] = _SingleDeviceStrategy
+
+    def __init__(
+        self,
+        device: Any = "cpu",
+        accelerator: Any = None,
+        checkpoint_io: Any = None,
+        precision_plugin: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        self._root_device, self._further = torch.device(device) if device != "auto" else device, kwargs
+
+    def native_arguments(self) -> dict[str, Any]:
+        kind = None if self._accelerator is None else getattr(self._accelerator, "name", lambda: self._accelerator)()
+        if kind in ("cpu", "cuda", "mps") and self._root_device != "auto" and kind != self._root_device.type:
+            rule, action = f"one for {self._root_device.type!r}, as `device` is", "Leave it out."
+            raise ValueError(must_be("accelerator", rule, self._accelerator, type(self).__name__, action))
+        return {**super().native_arguments(), **self._further, "device": self._root_device}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the device or the precision also before a trainer has the strategy."""
+        if name not in ("device", "precision") or self._is_attached:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self.attach({})
+        return getattr(self, name)
 
 
-def _parallel(
-    where: str,
-    *,
-    accelerator: Any = None,
-    parallel_devices: Any = None,
-    cluster_environment: Any = None,
-    checkpoint_io: Any = None,
-    precision_plugin: Any = None,
-    process_group_backend: str | None = None,
-    timeout: timedelta | None = None,
-) -> dict[str, Any]:
-    """Return today's arguments of a strategy of several processes.
+class DDPStrategy(ParallelStrategy, _DDPStrategy):
+    """`camshaft.strategies.DDPStrategy`, whose devices and precision are the trainer's.
 
-    Raises:
-        TypeError, ValueError: If one has no counterpart.
-    """
-    _refuse_files(where, checkpoint_io)
-    if cluster_environment is not None and type(cluster_environment) not in RECOGNISED:
-        why, action = "an environment of one's own is not asked", "Set RANK, WORLD_SIZE and the like, as torchrun does."
-        refuse_argument("cluster_environment", cluster_environment, where, why, action)
-    given = {**_precision_of(where, precision_plugin), "backend": process_group_backend, "timeout": timeout}
-    if accelerator is not None:
-        given["accelerator"] = accelerator if isinstance(accelerator, str) else accelerator.name()
-    if parallel_devices:
-        devices = [torch.device(one) for one in parallel_devices]
-        given["accelerator"] = devices[0].type
-        is_cpu = devices[0].type == "cpu"
-        given["devices"] = len(devices) if is_cpu else [one.index or 0 for one in devices]
-    return {name: value for name, value in given.items() if value is not None}
-
-
-class DDPStrategy(metaclass=_Named):
-    """A value of `Trainer(strategy=...)`: a name, or for more than unused parameters a strategy in the making.
-
-    Calling it returns "ddp", "ddp_find_unused_parameters_true" or "ddp_find_unused_parameters_false", or with further
-    arguments a `LaterStrategy`. Devices and precision that are not given are those of the trainer. Subclasses are
-    refused: they would override methods that are not called.
+    Args:
+        accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin: As in `ParallelStrategy`.
+        ddp_comm_state, ddp_comm_hook, ddp_comm_wrapper: State, hook, and a wrapper of the hook.
+        model_averaging_period: The updates between averages of models, with a state of post-local SGD.
+        process_group_backend: The backend of torch.
+        timeout: How long processes wait for each other.
+        start_method: How the trainer starts processes; whatever it is, it starts the script once for each.
+        kwargs: Further arguments of today.
     """
 
     __stands_for__: ClassVar[type] = _DDPStrategy
+    of_trainer: ClassVar[Sequence[str]] = (*ParallelStrategy.of_trainer, "sync_batchnorm")
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        if cls.__module__ != __name__:
-            action = "Subclass the one of `camshaft.strategies`."
-            raise TypeError(must_be(cls.__mro__[1].__name__, "used as it is", cls, cls.__qualname__, action))
-        super().__init_subclass__(**kwargs)
-
-    def __init__(self, *, find_unused_parameters: bool | None = None, **kwargs: Any) -> None:
-        """Do nothing, as `make` is called in its place; tell parsers of a command line the arguments."""
-
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         accelerator: Any = None,
         parallel_devices: Any = None,
         cluster_environment: Any = None,
@@ -120,45 +656,57 @@ class DDPStrategy(metaclass=_Named):
         *,
         find_unused_parameters: bool | None = None,
         **kwargs: Any,
-    ) -> Any:
-        """Return the name or the strategy.
+    ) -> None:
+        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        self._ddp_comm_state, self._ddp_comm_hook = ddp_comm_state, ddp_comm_hook
+        self._ddp_comm_wrapper, self._model_averaging_period = ddp_comm_wrapper, model_averaging_period
+        self._process_group_backend, self._timeout, self._start_method = process_group_backend, timeout, start_method
+        unused = {} if find_unused_parameters is None else {"find_unused_parameters": find_unused_parameters}
+        self._ddp_kwargs: dict[str, Any] = {**unused, **kwargs}
 
-        Args:
-            accelerator, parallel_devices, precision_plugin: Kind of devices, devices, precision.
-            cluster_environment: One that is recognised without it.
-            checkpoint_io, model_averaging_period: None.
-            ddp_comm_state, ddp_comm_hook, ddp_comm_wrapper: State, hook, and a wrapper of the hook.
-            process_group_backend: The backend of torch.
-            timeout: How long processes wait for each other.
-            start_method: "popen".
-            find_unused_parameters: As today.
-            kwargs: Further arguments of today.
+    def attach(self, of_trainer: Mapping[str, Any]) -> None:
+        """Choose devices and precision; see `Strategy.attach`."""
+        super().attach(of_trainer)
+        if self._start_method != "popen" and self.world_size > 1 and self.is_global_zero:
+            warn_user(f"start_method={self._start_method!r}: the script itself is started once for each process.")
+        if is_overridden(self, "configure_ddp") or is_overridden(self, "_setup_model"):
+            self.wrap_module = self._wrap_by_override
 
-        Raises:
-            TypeError, ValueError: If an argument has no counterpart.
-        """
-        where = "DDPStrategy"
-        action = "Average in `optimizer_step`, or leave it out."
-        refuse_argument("model_averaging_period", model_averaging_period, where, "nothing averages models", action)
-        why = "the script itself is started once for each process"
-        refuse_argument("start_method", start_method, where, why, "Leave it out.", accepted=("popen",))
-        given = _parallel(
-            where,
-            accelerator=accelerator,
-            parallel_devices=parallel_devices,
-            cluster_environment=cluster_environment,
-            checkpoint_io=checkpoint_io,
-            precision_plugin=precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-        )
-        hook = ddp_comm_hook if ddp_comm_wrapper is None else ddp_comm_wrapper(ddp_comm_hook)
-        given |= {} if hook is None else {"comm_hook": hook}
-        given |= {} if ddp_comm_state is None else {"comm_state": ddp_comm_state}
-        given |= kwargs
-        if not given:
-            return _UNUSED[find_unused_parameters]
-        return LaterStrategy(_DDPStrategy, {"find_unused_parameters": find_unused_parameters, **given})
+    def native_arguments(self) -> dict[str, Any]:
+        state, hook, wrapper = self._ddp_comm_state, self._ddp_comm_hook, self._ddp_comm_wrapper
+        if self._model_averaging_period is not None and type(state).__name__ == "PostLocalSGDState":
+            rule, action = "left out, since nothing averages models", "Average in `optimizer_step` of the module."
+            where = type(self).__name__
+            raise ValueError(must_be("model_averaging_period", rule, self._model_averaging_period, where, action))
+        hook = wrapper(hook) if wrapper is not None and hook is not None else hook
+        communication = {} if hook is None else {"comm_hook": hook, "comm_state": state}
+        return {**super().native_arguments(), **communication, **self._ddp_kwargs}
+
+    def _wrap_by_override(self, wrap: Callable[[nn.Module], nn.Module], steps: nn.Module, _: Any, /) -> Any:
+        self.model, self._wrap_steps = steps, wrap
+        try:
+            self.configure_ddp()
+        finally:
+            self._wrap_steps = None
+        return self.model
+
+    _wrap_steps: Callable[[nn.Module], nn.Module] | None = None
+
+    def configure_ddp(self) -> None:
+        """Wrap the module by `_setup_model`. Collective."""
+        if self._wrap_steps is not None:
+            self.model = self._setup_model(self.model)
+
+    def _setup_model(self, model: nn.Module) -> nn.Module:
+        """Return the DistributedDataParallel of the module's steps. Collective."""
+        return model if self._wrap_steps is None else self._wrap_steps(model)
+
+    def _register_ddp_hooks(self) -> None:
+        """Do nothing: hooks are registered when the module is wrapped."""
+
+    def determine_ddp_device_ids(self) -> list[int] | None:
+        """Return a list with the index of this rank's device; None on the CPU."""
+        return None if self.root_device.type == "cpu" else [self.root_device.index]
 
 
 class DDPPlugin(DDPStrategy):
@@ -166,159 +714,74 @@ class DDPPlugin(DDPStrategy):
 
     __stands_for__: ClassVar[type] = _DDPStrategy
 
-    @classmethod
-    def make(cls, *args: Any, find_unused_parameters: bool | None = True, **kwargs: Any) -> Any:
-        """Return the name or the strategy; see `DDPStrategy`."""
-        return super().make(*args, find_unused_parameters=find_unused_parameters, **kwargs)
+    def __init__(self, *args: Any, find_unused_parameters: bool | None = True, **kwargs: Any) -> None:
+        super().__init__(*args, find_unused_parameters=find_unused_parameters, **kwargs)
 
 
-_RESHARDS = {"FULL_SHARD": None, "HYBRID_SHARD": None, "SHARD_GRAD_OP": False, "_HYBRID_SHARD_ZERO2": False}
-_TODAY = "Pass `camshaft.strategies.ShardedStrategy(...)`, which has"
-
-
-class FSDPStrategy(DDPStrategy):
-    """A value of `Trainer(strategy=...)`: "fsdp", or with further arguments a `ShardedStrategy` in the making."""
-
-    __stands_for__: ClassVar[type] = _ShardedStrategy
-
-    def __init__(self, **kwargs: Any) -> None:
-        """Do nothing, as in `DDPStrategy`."""
-
-    @classmethod
-    def make(  # type: ignore[override]  # other arguments than those of the base, which is there for its refusals
-        cls,
-        accelerator: Any = None,
-        parallel_devices: Any = None,
-        cluster_environment: Any = None,
-        checkpoint_io: Any = None,
-        precision_plugin: Any = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        cpu_offload: Any = None,
-        mixed_precision: Any = None,
-        auto_wrap_policy: Any = None,
-        activation_checkpointing: Any = None,
-        activation_checkpointing_policy: Any = None,
-        sharding_strategy: Any = "FULL_SHARD",
-        state_dict_type: str | None = None,
-        device_mesh: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Return the name or the strategy.
-
-        Args:
-            accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin, process_group_backend,
-                timeout: As in `DDPStrategy`.
-            cpu_offload: Whether parameters stay in the CPU's memory; a bool, or torch's `CPUOffload`.
-            mixed_precision: A `torch.distributed.fsdp.MixedPrecisionPolicy`.
-            auto_wrap_policy: Classes of modules, or torch's policy of classes or of a size.
-            activation_checkpointing, activation_checkpointing_policy: Likewise, of modules that compute again.
-            sharding_strategy: "FULL_SHARD", "SHARD_GRAD_OP" or "HYBRID_SHARD", or torch's member of that name.
-            state_dict_type: "sharded": that is how it saves.
-            device_mesh: For "HYBRID_SHARD": numbers of copies, and of processes that share one.
-            kwargs: Further arguments of `camshaft.strategies.ShardedStrategy`.
-
-        Raises:
-            TypeError, ValueError: If an argument has no counterpart.
-        """
-        where = "FSDPStrategy"
-        why, action = "checkpoints are saved by all ranks", "Leave it out, and read whole weights by `read_checkpoint`."
-        refuse_argument("state_dict_type", state_dict_type, where, why, action, accepted=("sharded",))
-        if mixed_precision is not None and not isinstance(mixed_precision, MixedPrecisionPolicy):
-            action = "Pass that, or `Trainer(precision=...)`."
-            rule = "a torch.distributed.fsdp.MixedPrecisionPolicy"
-            raise TypeError(must_be("mixed_precision", rule, mixed_precision, where, action))
-        if activation_checkpointing is not None and activation_checkpointing_policy is not None:
-            rule, action = "left out beside `activation_checkpointing`", "Pass one of them."
-            raise ValueError(
-                must_be("activation_checkpointing_policy", rule, activation_checkpointing_policy, where, action)
-            )
-        checkpointing = activation_checkpointing or activation_checkpointing_policy
-        given = _parallel(
-            where,
-            accelerator=accelerator,
-            parallel_devices=parallel_devices,
-            cluster_environment=cluster_environment,
-            checkpoint_io=checkpoint_io,
-            precision_plugin=precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-        )
-        further = {
-            "cpu_offload": bool(getattr(cpu_offload, "offload_params", cpu_offload)) or None,
-            "mixed_precision": mixed_precision,
-            "policy": _policy("auto_wrap_policy", auto_wrap_policy),
-            "activation_checkpointing": _policy("activation_checkpointing", checkpointing),
-            **_sharding(sharding_strategy, device_mesh),
-            **kwargs,
-        }
-        given |= {name: value for name, value in further.items() if value is not None}
-        return LaterStrategy(_ShardedStrategy, given) if given else "fsdp"
-
-
-def _sharding(strategy: Any, mesh: Any) -> Mapping[str, Any]:
-    """Return arguments for a way of sharding.
-
-    Raises:
-        ValueError: If there is none for it.
-    """
-    where, name = "FSDPStrategy", getattr(strategy, "name", strategy)
-    if name not in _RESHARDS:
-        action = "Pass one of these, or strategy='ddp' to shard nothing."
-        raise ValueError(must_be("sharding_strategy", f"one of {', '.join(_RESHARDS)}", strategy, where, action))
-    is_hybrid = "HYBRID" in name
-    is_pair = isinstance(mesh, tuple) and len(mesh) == 2
-    if is_hybrid != is_pair or (mesh is not None and not is_pair):
-        rule = "a tuple of two numbers for 'HYBRID_SHARD', and left out else"
-        raise ValueError(must_be("device_mesh", rule, mesh, where, f"{_TODAY} `data_parallel_replicas`."))
-    return {"data_parallel_replicas": mesh[0] if is_hybrid else None, "reshard_after_forward": _RESHARDS[name]}
-
-
-def _policy(field: str, value: Any) -> Any:
-    """Return classes of modules or a size, from these or from torch's policies of them.
-
-    Raises:
-        TypeError: If it is another function, whose arguments differ.
-    """
-    if isinstance(value, partial) and value.func in (transformer_auto_wrap_policy, size_based_auto_wrap_policy):
-        found = {**dict.fromkeys(("transformer_layer_cls", "min_num_params")), **value.keywords}
-        return found["transformer_layer_cls"] or found["min_num_params"] or 100_000_000  # torch's own default
-    classes = getattr(value, "_module_classes", value)  # of torch's `ModuleWrapPolicy`
-    if classes is size_based_auto_wrap_policy:
-        return 100_000_000
-    if callable(classes) and not isinstance(classes, type):
-        rule = "classes of modules, or torch's policy of classes or of a size"
-        raise TypeError(must_be(field, rule, value, "FSDPStrategy", f"{_TODAY} functions of a module."))
-    return classes
-
-
-class SingleDeviceStrategy(_SingleDeviceStrategy, metaclass=StandIn):
-    """`camshaft.strategies.SingleDeviceStrategy`, on the CPU by default.
+def attach_strategy(
+    arguments: dict[str, Any], *, cluster_environment: Any = None, checkpoint_io: Any = None
+) -> None:
+    """Give a trainer's strategy its devices, precision and plugins, in place; make it if it is a name.
 
     Args:
-        device: As today.
-        accelerator: None, or one for devices of that kind.
-        checkpoint_io: None.
-        precision_plugin: A precision.
-        kwargs: Today's further arguments.
+        arguments: Arguments of the trainer.
+        cluster_environment, checkpoint_io: Plugins that were passed.
 
     Raises:
-        TypeError, ValueError: If an argument has no counterpart, or contradicts another.
+        TypeError, ValueError: As the strategy, or if it can have no plugins.
     """
+    strategy, accelerator = arguments.get("strategy") or "auto", arguments.get("accelerator")
+    if isinstance(accelerator, Accelerator):
+        arguments["accelerator"] = accelerator.name() if accelerator.name() in _KINDS else "auto"
+    if cluster_environment is not None:
+        set_variables(cluster_environment)
+    if isinstance(strategy, str):
+        name = strategy.lower()
+        if name == "auto":
+            name = "single_device" if _is_for_one(arguments) else "ddp"
+        strategy = StrategyRegistry.get({"sharded": "fsdp"}.get(name, name))
+        if name == "single_device":
+            strategy = type(strategy)(_device_of(accelerator, arguments))
+    if not isinstance(strategy, TorchStrategy) or not hasattr(strategy, "attach"):
+        plugin = next(one for one in (cluster_environment, checkpoint_io, accelerator) if one is not None)
+        rule = f"left out with {type(strategy).__name__}, which has no place for it"
+        raise ValueError(must_be("plugins", rule, plugin, "Trainer", "Pass a strategy of `lightning.pytorch.strategies`."))
+    given = {"cluster_environment": cluster_environment, "checkpoint_io": checkpoint_io}
+    for name, plugin in given.items():
+        if plugin is not None:
+            setattr(strategy, name, plugin)
+    if isinstance(accelerator, Accelerator):
+        strategy.accelerator = accelerator
+    strategy.attach(arguments)
+    arguments["strategy"] = strategy
+    if isinstance(strategy, _DDPStrategy):
+        arguments.pop("sync_batchnorm", None)
 
-    __stands_for__: ClassVar[type] = _SingleDeviceStrategy
 
-    def __init__(
-        self,
-        device: Any = "cpu",
-        accelerator: Any = None,
-        checkpoint_io: Any = None,
-        precision_plugin: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        where = type(self).__name__
-        _refuse_files(where, checkpoint_io)
-        super().__init__(device, **{**_precision_of(where, precision_plugin), **kwargs})
-        if accelerator is not None and accelerator.name() != self.device.type:
-            rule, action = f"one for {self.device.type!r}, as `device` is", "Leave it out."
-            raise ValueError(must_be("accelerator", rule, accelerator, where, action))
+def _is_for_one(arguments: Mapping[str, Any]) -> bool:
+    devices, num_nodes = arguments.get("devices") or "auto", arguments.get("num_nodes") or 1
+    if num_nodes != 1 or find_process_environment().world_size > 1:
+        return False
+    if devices in ("auto", -1, "-1"):
+        kind = choose_device(arguments.get("accelerator") or "auto").type
+        return kind != "cuda" or torch.cuda.device_count() == 1
+    return devices in (1, "1") or (isinstance(devices, (list, tuple)) and len(devices) == 1)
+
+
+def _devices_of(accelerator: Accelerator, arguments: Mapping[str, Any]) -> list[torch.device]:
+    devices = arguments.get("devices") or "auto"
+    asked = accelerator.auto_device_count() if devices in ("auto", -1, "-1") else devices
+    return list(accelerator.get_parallel_devices(accelerator.parse_devices(asked)))
+
+
+def _device_of(accelerator: Any, arguments: Mapping[str, Any]) -> torch.device:
+    if isinstance(accelerator, Accelerator):
+        return _devices_of(accelerator, arguments)[0]
+    devices = arguments.get("devices")
+    return choose_device(accelerator or "auto", devices[0] if isinstance(devices, (list, tuple)) else 0)
+
+
+_UNUSED = {"ddp": {}, "ddp_find_unused_parameters_true": {"find_unused_parameters": True}}
+StrategyRegistry.register("single_device", SingleDeviceStrategy, "One process on one device")
+for _name, _value in (*_UNUSED.items(), ("ddp_find_unused_parameters_false", {"find_unused_parameters": False})):
+    StrategyRegistry.register(_name, DDPStrategy, "Data parallelism, a process for each device", **_value)
