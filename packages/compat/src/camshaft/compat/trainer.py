@@ -232,6 +232,8 @@ class Trainer(ArgparseArguments, _Trainer):
         # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
         may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))
         eras.extend(run, import_module(_RESULTS).read_result if may_return_results else None)
+        if hasattr(self.strategy, "adapt"):
+            run.adapters.append(self.strategy.adapt)
 
     def checkpoint_facts(self, run: Run) -> dict[str, Any]:
         """Return what checkpoints say of module and data module, also by the keys that Lightning adds."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from torch import nn
@@ -87,11 +87,11 @@ def _setup_optimizers(override: _Call) -> _Call:
     return setup_optimizers
 
 
-def _backward(override: _Call) -> _Call:
+def _backward(override: _Call, takes_none: bool = False) -> _Call:
     def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("differentiate") if "differentiate" in kwargs else args[0] if len(args) == 1 else None
-        is_ours = (not args and kwargs.keys() <= {"differentiate"}) or function_or_none(given)
-        if not is_ours:
+        given = kwargs.get("differentiate", args[0] if args else None)
+        is_ours = len(args) <= 1 and kwargs.keys() <= {"differentiate"}
+        if not is_ours or (args and function_or_none(given) is None and not (takes_none and given is None)):
             return override(self, loss, *args, **kwargs)
         self._differentiate = given
         try:
@@ -173,4 +173,7 @@ OF_STRATEGIES: Mapping[str, Callable[[_Call], _Call]] = {
     "setup_optimizers": _setup_optimizers,
 }
 
-OF_PRECISIONS: Mapping[str, Callable[[_Call], _Call]] = {"backward": _backward, "convert_module": _convert_module}
+OF_PRECISIONS: Mapping[str, Callable[[_Call], _Call]] = {
+    "backward": partial(_backward, takes_none=True),
+    "convert_module": _convert_module,
+}

@@ -68,6 +68,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     _given: Sequence[Optimizer] | None = None  # while an override of `setup_optimizers` runs
     _set_up: Sequence[Optimizer] = ()
     _differentiate: Callable[[Tensor], Any] | None = None  # while an override of `backward` runs
+    _transfer: Callable[..., Any] | None = None
     _computing: nn.Module | None = None
     _is_attached = False
     _has_warned = False
@@ -297,8 +298,19 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         return self._inner_steps["predict_step"](*args, **kwargs)
 
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
-        """Move a batch of any nesting to the device, whatever loader it is from."""
+        """Move a batch of any nesting to the device, by the module's own hook if there is one."""
+        if self._transfer is not None:
+            return self._transfer(batch, device or self.device, dataloader_idx)
         return super().batch_to_device(batch)
+
+    def adapt(self, run: Any) -> None:
+        """Let an override of `batch_to_device` move the batches of a run, also on the CPU, where nothing else does."""
+        if is_overridden(self, "batch_to_device"):
+            self._transfer = run.hooks.transfer_batch_to_device
+            run.hooks.transfer_batch_to_device = self._move
+
+    def _move(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return self.batch_to_device(batch, dataloader_idx=dataloader_idx)
 
     def backward(self, closure_loss: Tensor, optimizer: Any = None, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """Differentiate a loss, between `pre_backward` and `post_backward`. Collective if gradients are averaged.
