@@ -165,6 +165,6 @@ def test_an_underscored_name_without_counterpart_is_imported_too() -> None:
     with pytest.raises(
         MissingNameError, match=r"camshaft has no `lightning\.pytorch\.core\.optimizer\._MockOptimizer`"
     ):
-        imported("from lightning.pytorch.core.optimizer import _MockOptimizer")()
+        imported("from lightning.pytorch.core.optimizer import _MockOptimizer")()()
     with pytest.raises(ImportError, match="_NeverWas"):
         imported("from lightning.pytorch.core.optimizer import _NeverWas")

@@ -207,7 +207,7 @@ def test_overrides_get_lightnings_arguments_in_their_order(tmp_path: Path) -> No
         ("backward", "Tensor", "SGD"),
         ("pre_backward", "Tensor"),
         ("post_backward", "Tensor"),
-        ("optimizer_step", "SGD", "function"),
+        ("optimizer_step", "SGD", "Done"),
         ("save_checkpoint", "dict", "str"),
         ("on_train_end",),
         ("teardown",),
@@ -442,6 +442,52 @@ def test_a_precision_may_leave_autocast_out_or_convert_all(tmp_path: Path) -> No
     _, half = fitted(tmp_path, plugins=[Half("bf16-true")])
     _, expected = fitted(tmp_path, precision="bf16-true")
     assert half.layer.weight.dtype == torch.bfloat16 and torch.equal(half.layer.weight, expected.layer.weight)
+
+
+class StepsAsLightning(MixedPrecision):  # type: ignore[misc]
+    """Scales, unscales and steps by itself, as Lightning's own plugin of half precision."""
+
+    def pre_backward(self, tensor: Any, module: Any) -> Any:
+        return super().pre_backward(self.scaler.scale(tensor), module)
+
+    def backward(self, tensor: Any, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        tensor.backward(*args, **kwargs)
+
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
+        result = closure()
+        self.scaler.unscale_(optimizer)
+        self._after_closure(model, optimizer)
+        if result is None:
+            return None
+        output = self.scaler.step(optimizer, **kwargs)
+        self.scaler.update()
+        return output
+
+
+def test_a_precision_may_scale_and_step_by_itself(tmp_path: Path) -> None:
+    _, own = fitted(tmp_path, plugins=[StepsAsLightning("16-mixed", "cpu")], gradient_clip_val=0.1)
+    _, plain = fitted(tmp_path, plugins=[MixedPrecision("16-mixed", "cpu")], gradient_clip_val=0.1)
+    assert torch.equal(own.layer.weight, plain.layer.weight)
+
+
+@pytest.mark.parametrize(("precision", "is_mixed"), [("bf16-mixed", True), ("32-true", False), ("bf16-true", False)])
+def test_a_strategy_finds_lightnings_methods_in_every_precision(
+    precision: str, is_mixed: bool, tmp_path: Path
+) -> None:
+    class Own(SingleDeviceStrategy):
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            with self.precision_plugin.train_step_context():
+                assert torch.is_autocast_enabled("cpu") == is_mixed
+                return self._forward_redirection(self.model, self.lightning_module, "training_step", *args, **kwargs)
+
+        def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+            assert closure() is not None
+            return self.precision_plugin.optimizer_step(optimizer, model=model, closure=closure, **kwargs)
+
+    trainer, own = fitted(tmp_path, strategy=Own(), precision=precision)
+    assert isinstance(trainer.strategy.precision_plugin, MixedPrecision) == is_mixed
+    _, plain = fitted(tmp_path, precision=precision)
+    assert torch.equal(own.layer.weight, plain.layer.weight)
 
 
 def test_a_precision_that_returns_another_module_is_an_error_in_use(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
+import attrs
 from torch import nn
 from torch.optim import Optimizer
 
@@ -40,8 +41,15 @@ def accepted(function: _Call, **arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if takes_all or name in parameters}
 
 
-def no_closure() -> None:
-    """Do nothing: what an override of `optimizer_step` gets where forward and backward have run."""
+@attrs.frozen
+class Done:
+    """The closure of an override of `optimizer_step` where forward and backward have run: it returns the loss."""
+
+    loss: Any
+
+    def __call__(self) -> Any:
+        """Return the loss."""
+        return self.loss
 
 
 def translate_overrides(cls: type, calls: Mapping[str, Callable[[_Call], _Call]]) -> None:
@@ -93,11 +101,7 @@ def _backward(override: _Call, takes_none: bool = False) -> _Call:
         is_ours = len(args) <= 1 and kwargs.keys() <= {"differentiate"}
         if not is_ours or (args and function_or_none(given) is None and not (takes_none and given is None)):
             return override(self, loss, *args, **kwargs)
-        self._differentiate = given
-        try:
-            return override(self, loss, *self.arguments_of_backward())
-        finally:
-            self._differentiate = None
+        return self.native_backward(loss, given, override)
 
     return backward
 
@@ -121,7 +125,7 @@ def _convert_module(override: _Call) -> _Call:
 
 def _optimizer_step(override: _Call) -> _Call:
     def optimizer_step(self: Any, optimizer: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return override(self, optimizer, closure or no_closure, *args, **kwargs)
+        return override(self, optimizer, closure or Done(self.loss), *args, **kwargs)
 
     return optimizer_step
 

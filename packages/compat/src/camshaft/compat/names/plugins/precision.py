@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 
 from camshaft.compat.names.plugins.overrides import (
     OF_PRECISIONS,
+    Done,
     function_or_none,
     is_overridden,
-    no_closure,
     translate_overrides,
 )
 from camshaft.compat.names.stand_ins import StandIn
@@ -67,13 +67,13 @@ class Precision(_Precision, metaclass=_Plugin):
         "convert_output",
         "_after_closure",
         "_clip_gradients",
-        "_wrap_closure",
     )
 
     _own: _Precision = _Precision()
     strategy: Any = None
     _native: Callable[..., Any] | None = None
-    _differentiate: Callable[[Tensor], Any] | None = None  # while an override of `backward` runs
+    _is_within = False  # a backward: what it differentiates is scaled
+    _differentiate: Callable[[Tensor], Any] | None = None
     _name: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -84,9 +84,12 @@ class Precision(_Precision, metaclass=_Plugin):
         translate_overrides(cls, OF_PRECISIONS)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "scaler":
-            return vars(self._own).get("_scaler")
-        return getattr(self._own, name)
+        if name != "scaler":
+            return getattr(self._own, name)
+        if not hasattr(self._own, "scale_loss"):
+            return None
+        trainer = getattr(self.strategy, "trainer", None)
+        return self._own if trainer is None else trainer.scaler
 
     @staticmethod
     def make() -> _Precision:
@@ -160,7 +163,7 @@ class Precision(_Precision, metaclass=_Plugin):
         return run
 
     def backward(self, tensor: Tensor, model: Any = None, optimizer: Any = None, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        """Differentiate a loss, between `pre_backward` and `post_backward`.
+        """Differentiate a loss; from an override one that is scaled already.
 
         Args:
             tensor: The loss.
@@ -168,13 +171,41 @@ class Precision(_Precision, metaclass=_Plugin):
             optimizer: The optimizer, which is not needed.
             args, kwargs: Arguments of `Tensor.backward`.
         """
-        differentiate = kwargs.pop("differentiate", None) or function_or_none(model) or self._differentiate
-        if differentiate is None and (args or kwargs):
-            differentiate = lambda loss: loss.backward(*args, **kwargs)  # noqa: E731
-        module = model if isinstance(model, nn.Module) else self.arguments_of_backward()[0]
-        tensor = self.pre_backward(tensor, module)
-        self._own.backward(tensor, differentiate)
-        self.post_backward(tensor, module)
+        differentiate = kwargs.pop("differentiate", None) or function_or_none(model)
+        if not self._is_within:
+            self.native_backward(tensor, differentiate, None)
+        elif self._differentiate is not None:
+            self._differentiate(tensor)
+        else:
+            tensor.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def native_backward(
+        self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None, override: Callable[..., Any] | None
+    ) -> None:
+        """Differentiate a loss, scaled if need be, by an override, between `pre_backward` and `post_backward`.
+
+        Args:
+            loss: The loss.
+            differentiate: What differentiates it; None for `loss.backward()`.
+            override: The override of `backward`, if any.
+        """
+        if override is None and not any(is_overridden(self, name) for name in ("pre_backward", "post_backward")):
+            self._own.backward(loss, differentiate)
+            return
+        arguments = self.arguments_of_backward()
+        called = Precision.backward if override is None else override
+
+        def within(scaled: Tensor) -> None:
+            scaled = self.pre_backward(scaled, arguments[0])
+            called(self, scaled, *arguments)
+            self.post_backward(scaled, arguments[0])
+
+        outer = self._is_within, self._differentiate
+        self._is_within, self._differentiate = True, differentiate
+        try:
+            self._own.backward(loss, within)
+        finally:
+            self._is_within, self._differentiate = outer
 
     def arguments_of_backward(self) -> tuple[Any, ...]:
         """Return what an override of `backward` gets beside the loss: the module, and the optimizer if it is one."""
@@ -201,8 +232,15 @@ class Precision(_Precision, metaclass=_Plugin):
 
     def optimizer_step(self, optimizer: Optimizer, model: Any = None, closure: Any = None) -> Any:
         """Update the weights."""
-        own = () if closure is no_closure or closure is None else (closure,)
+        own = () if closure is None or isinstance(closure, Done) else (closure,)
         return optimizer.step(*own) if self._native is None else self._native(optimizer, *own)
+
+    def _wrap_closure(self, model: Any, optimizer: Optimizer, closure: Callable[[], Any]) -> Any:
+        """Return what the closure returns."""
+        return closure()
+
+    def _after_closure(self, model: Any, optimizer: Optimizer) -> None:
+        """Do nothing: `on_before_optimizer_step` was called, and gradients are clipped."""
 
     def clip_gradients(
         self, optimizer: Optimizer, clip_val: float = 0.0, gradient_clip_algorithm: Any = "norm"
@@ -359,3 +397,21 @@ class FSDPPrecision(Precision):
             action = "Leave it out: sharded gradients are scaled by ours."
             raise ValueError(must_be("scaler", "left out", scaler, "FSDPPrecision", action))
         return choose_precision(precision, "cuda" if torch.cuda.is_available() else "cpu")
+
+
+def view_of(precision: _Precision, strategy: Any) -> Precision:
+    """Return a precision of ours with the methods of Lightning's; one of the user's own as it is.
+
+    Args:
+        precision: The precision.
+        strategy: Its strategy.
+    """
+    if isinstance(precision, Precision) and hasattr(precision, "is_plugin"):
+        return precision
+    kinds: dict[type, type] = {AutocastPrecision: MixedPrecision, TruePrecision: HalfPrecision, _Precision: Precision}
+    kind = DoublePrecision if precision.name == "64-true" else next(
+        made for ours, made in kinds.items() if isinstance(precision, ours)
+    )
+    view: Precision = object.__new__(kind)
+    view._own, view.strategy = precision, strategy
+    return view

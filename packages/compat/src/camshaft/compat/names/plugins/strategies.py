@@ -21,12 +21,13 @@ from camshaft.compat.names.plugins.environments import RECOGNISED, ClusterEnviro
 from camshaft.compat.names.plugins.overrides import (
     OF_STRATEGIES,
     STEPS,
+    Done,
     accepted,
     function_or_none,
     is_overridden,
-    no_closure,
     translate_overrides,
 )
+from camshaft.compat.names.plugins.precision import view_of
 from camshaft.compat.names.plugins.registries import StrategyRegistry
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -69,6 +70,8 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     _set_up: Sequence[Optimizer] = ()
     _differentiate: Callable[[Tensor], Any] | None = None  # while an override of `backward` runs
     _transfer: Callable[..., Any] | None = None
+    loss: Tensor | None = None  # the latest, for overrides of `optimizer_step`
+    _keeps_loss = False
     _computing: nn.Module | None = None
     _is_attached = False
     _has_warned = False
@@ -103,8 +106,9 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         self._is_attached = True
         if is_overridden(self, "root_device"):
             self.device = torch.device(self.root_device)
-        if self._is_plugin:
-            self.precision.strategy = self  # type: ignore[attr-defined]
+        self._view = view_of(self.precision, self)
+        self._view.strategy = self
+        self._keeps_loss = is_overridden(self, "optimizer_step") or is_overridden(self._view, "optimizer_step")
 
     @property
     def _is_plugin(self) -> bool:
@@ -148,7 +152,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     @property
     def precision_plugin(self) -> Any:
         """The precision; None while neither the strategy nor a trainer has chosen it."""
-        return self.precision if self._is_attached else self._precision_plugin
+        return self._view if self._is_attached else self._precision_plugin
 
     @precision_plugin.setter
     def precision_plugin(self, precision_plugin: Any) -> None:
@@ -281,6 +285,10 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         called: Callable[..., Any] = getattr(self, name)
         return called
 
+    def _forward_redirection(self, model: Any, module: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Run a step of the module through what wraps it."""
+        return self._inner_steps[method_name](*args, **kwargs)
+
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's step; likewise the other three."""
         return self._inner_steps["training_step"](*args, **kwargs)
@@ -327,10 +335,20 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         differentiate = function_or_none(optimizer) or differentiate
         if differentiate is None and (args or kwargs):
             differentiate = lambda loss: loss.backward(*args, **kwargs)  # noqa: E731
+        if self._keeps_loss:
+            self.loss = closure_loss.detach()
         self.pre_backward(closure_loss)
         super().backward(closure_loss, differentiate)
         self.post_backward(closure_loss)
         return closure_loss
+
+    def native_backward(self, loss: Tensor, differentiate: Any, override: Callable[..., Any]) -> Any:
+        """Differentiate a loss by an override of `backward`. Collective if gradients are averaged."""
+        self._differentiate = differentiate
+        try:
+            return override(self, loss, *self.arguments_of_backward())
+        finally:
+            self._differentiate = None
 
     def pre_backward(self, closure_loss: Tensor) -> None:
         """Do nothing; called before a backward."""
@@ -342,11 +360,12 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         self, optimizer: Optimizer, closure: Callable[[], Any] | None = None, model: Any = None
     ) -> Any:
         """Update the weights, by the precision's `optimizer_step` if that is overridden. Collective."""
-        own = None if closure is no_closure else closure
+        own = None if isinstance(closure, Done) else closure
         if is_overridden(self.precision, "optimizer_step"):
             precision: Any = self.precision
             with precision.within(super().optimizer_step):
-                return precision.optimizer_step(optimizer, model=model or self.lightning_module, closure=own or no_closure)
+                model = model or self.lightning_module
+                return precision.optimizer_step(optimizer, model=model, closure=own or Done(self.loss))
         return super().optimizer_step(optimizer, own)
 
     def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
