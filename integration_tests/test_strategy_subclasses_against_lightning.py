@@ -21,15 +21,18 @@ compat = pytest.importorskip("camshaft.compat")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 DATA = DataLoader(TensorDataset(torch.randn(16, 3, generator=torch.Generator().manual_seed(1))), 4)
-OF_STRATEGIES = """
-    connect setup_environment setup model_to_device setup_optimizers on_train_start on_train_batch_start on_train_end
-    training_step validation_step batch_to_device backward pre_backward post_backward optimizer_step
-    save_checkpoint load_checkpoint load_model_state_dict load_optimizer_state_dict lightning_module_state_dict
-    optimizer_state on_validation_start on_validation_end teardown""".split()
+OF_STRATEGIES = [
+    *("connect", "setup_environment", "setup", "model_to_device", "setup_optimizers", "on_train_start", "on_train_end"),
+    *("on_train_batch_start", "training_step", "validation_step", "batch_to_device", "backward", "pre_backward"),
+    *("post_backward", "optimizer_step", "save_checkpoint", "load_checkpoint", "load_model_state_dict", "teardown"),
+    *("load_optimizer_state_dict", "lightning_module_state_dict", "optimizer_state", "on_validation_start"),
+    *("on_validation_end", "setup_precision_plugin"),
+]
 OF_DDP = ["setup_distributed", "configure_ddp", "_setup_model"]
-OF_PRECISIONS = """
-    convert_module convert_input forward_context train_step_context val_step_context backward optimizer_step
-    clip_gradients clip_grad_by_norm""".split()
+OF_PRECISIONS = [
+    *("connect", "convert_module", "convert_input", "forward_context", "train_step_context", "val_step_context"),
+    *("backward", "optimizer_step", "clip_gradients", "clip_grad_by_norm"),
+]
 OF_PLUGINS = ["save_checkpoint", "load_checkpoint"]
 
 

@@ -142,9 +142,8 @@ class Line(TrainingModule):
 
 def fitted(strategy: Any, **arguments: Any) -> tuple[Trainer, Line]:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = Trainer(
-        strategy=strategy, accelerator="cpu", max_epochs=1, default_root_dir=FOLDER, **{"devices": 2, **quiet, **arguments}
-    )
+    common = {"accelerator": "cpu", "devices": 2, "max_epochs": 1, "default_root_dir": FOLDER}
+    trainer = Trainer(strategy=strategy, **common, **quiet, **arguments)
     module = Line()
     trainer.fit(module, LOADER)
     return trainer, module
@@ -160,7 +159,8 @@ if LAUNCHER == "other":
         os.environ[f"OTHER_{name.removeprefix('LOCAL_')}"] = os.environ[name]
     os.environ["OTHER_PORT"] = os.environ["MASTER_PORT"]
     rank = os.environ["RANK"]
-    for name in [name for name in os.environ if name.startswith(("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "TORCHEL"))]:
+    recognised = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "TORCHEL")
+    for name in [name for name in os.environ if name.startswith(recognised)]:
         del os.environ[name]
     environment = OtherLauncher()
     trainer, module = fitted("ddp", plugins=[environment])

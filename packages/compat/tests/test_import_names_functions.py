@@ -5,7 +5,6 @@ import os
 import random
 from argparse import Namespace
 from collections import OrderedDict, namedtuple
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,10 @@ from hugging_face_parts import Prediction
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy, transformer_auto_wrap_policy
 from torch.utils.data import DataLoader, IterableDataset
 from trainer_parts import NO_VALIDATION, loader
 
-import camshaft.strategies as strategies
 from camshaft.compat import Trainer, TrainingModule
-from camshaft.compat.names.plugins.accelerators import CPUAccelerator, CUDAAccelerator
-from camshaft.compat.names.plugins.environments import LightningEnvironment
 from camshaft.compat.names.utilities import functions
 from camshaft.compat.names.utilities.functions import (
     EarlierCombinedLoader,

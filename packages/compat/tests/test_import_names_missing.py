@@ -72,7 +72,7 @@ def test_a_name_without_counterpart_stops_nothing_until_it_is_used(statement: st
     if is_class:
         assert Own().is_made and isinstance(Own(), name) and isinstance(name(1, key=2), name)
         uses += [lambda: name()(1), lambda: Own().method(), lambda: list(name()), lambda: pl_trainer(callbacks=[Own()])]
-        uses += [lambda: pl_trainer(strategy=Own()), lambda: pl_trainer(plugins=[name()]), lambda: pl_trainer(logger=name)]
+        uses += [lambda: pl_trainer(strategy=Own()), lambda: pl_trainer(plugins=[name()])]
     else:
         uses += [name]
     for use in uses:

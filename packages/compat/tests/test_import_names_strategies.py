@@ -20,18 +20,13 @@ from torch.utils.data import DataLoader, TensorDataset
 import camshaft.strategies as strategies
 from camshaft.compat import Trainer, TrainingModule
 from camshaft.compat.names.plugins.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
+from camshaft.compat.names.plugins.base_strategy import Strategy
 from camshaft.compat.names.plugins.checkpoint_io import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
 from camshaft.compat.names.plugins.environments import LightningEnvironment
 from camshaft.compat.names.plugins.fsdp import FSDPStrategy
 from camshaft.compat.names.plugins.precision import HalfPrecision, MixedPrecision, Precision
 from camshaft.compat.names.plugins.registries import MODEL_REGISTRY, StrategyRegistry, register_classes
-from camshaft.compat.names.plugins.strategies import (
-    DDPPlugin,
-    DDPStrategy,
-    ParallelStrategy,
-    SingleDeviceStrategy,
-    Strategy,
-)
+from camshaft.compat.names.plugins.strategies import DDPPlugin, DDPStrategy, ParallelStrategy, SingleDeviceStrategy
 
 pytestmark = [pytest.mark.new_feature("strategies"), pytest.mark.filterwarnings("ignore:Arguments of the trainer")]
 
@@ -169,9 +164,11 @@ def note(name: str, *facts: Any) -> Any:
 
 
 kinds: dict[type, type] = {}
-NAMES = """
-    connect setup_environment setup model_to_device setup_optimizers on_train_start on_train_batch_start training_step
-    batch_to_device backward pre_backward post_backward optimizer_step on_train_end save_checkpoint teardown""".split()
+NAMES = [
+    *("connect", "setup_environment", "setup", "model_to_device", "setup_optimizers", "on_train_start"),
+    *("on_train_batch_start", "training_step", "batch_to_device", "backward", "pre_backward", "post_backward"),
+    *("optimizer_step", "on_train_end", "save_checkpoint", "teardown"),
+]
 
 
 def recording(base: type, *further: str) -> type:
@@ -321,7 +318,7 @@ def test_weights_are_loaded_and_saved_by_overrides(tmp_path: Path) -> None:
         def load_optimizer_state_dict(self, checkpoint: Any) -> None:
             self.states = len(checkpoint["optimizer_states"])
 
-    trainer, module = fitted(tmp_path, strategy=Own())
+    trainer, _ = fitted(tmp_path, strategy=Own())
     trainer.save_checkpoint(tmp_path / "x.ckpt")
     again = trainer_of(tmp_path, strategy=Own(), max_epochs=2)
     again.fit(Line(), LOADER, ckpt_path=tmp_path / "x.ckpt")
@@ -337,7 +334,7 @@ def test_a_checkpoint_is_written_and_read_by_overrides(tmp_path: Path) -> None:
         def load_checkpoint(self, checkpoint_path: Any) -> Any:
             return torch.load(checkpoint_path, weights_only=False)
 
-    trainer, module = fitted(tmp_path, strategy=Own())
+    trainer, _ = fitted(tmp_path, strategy=Own())
     trainer.save_checkpoint(tmp_path / "x.ckpt")
     again = trainer_of(tmp_path, strategy=Own(), max_epochs=2)
     again.fit(Line(), LOADER, ckpt_path=tmp_path / "x.ckpt")
@@ -397,6 +394,10 @@ def test_precisions_of_ones_own_are_called_where_lightning_calls_them(tmp_path: 
             calls.append("convert_module")
             return super().convert_module(module)
 
+        def connect(self, model: Any, optimizers: Any, lr_schedulers: Any) -> Any:
+            calls.append("connect")
+            return super().connect(model, optimizers, lr_schedulers)
+
         def convert_input(self, data: Any) -> Any:
             calls.append("convert_input")
             return super().convert_input(data)
@@ -417,7 +418,15 @@ def test_precisions_of_ones_own_are_called_where_lightning_calls_them(tmp_path: 
     assert own.precision == "bf16-mixed" and own.scaler is None and isinstance(own, MixedPrecision)
     arguments = {"limit_train_batches": 1, "gradient_clip_val": 0.5}
     trainer, module = fitted(tmp_path, plugins=[own], **arguments)
-    assert calls == ["convert_module", "convert_input", True, ("Line", "SGD"), ("clip", 0.5), "optimizer_step"]
+    assert calls == [
+        "convert_module",
+        "connect",
+        "convert_input",
+        True,
+        ("Line", "SGD"),
+        ("clip", 0.5),
+        "optimizer_step",
+    ]
     assert trainer.precision_plugin is own
     _, plain = fitted(tmp_path, precision="bf16-mixed", **arguments)
     assert torch.equal(module.layer.weight, plain.layer.weight)
@@ -471,9 +480,7 @@ def test_a_precision_may_scale_and_step_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("precision", "is_mixed"), [("bf16-mixed", True), ("32-true", False), ("bf16-true", False)])
-def test_a_strategy_finds_lightnings_methods_in_every_precision(
-    precision: str, is_mixed: bool, tmp_path: Path
-) -> None:
+def test_a_strategy_finds_lightnings_methods_in_every_precision(precision: str, is_mixed: bool, tmp_path: Path) -> None:
     class Own(SingleDeviceStrategy):
         def training_step(self, *args: Any, **kwargs: Any) -> Any:
             with self.precision_plugin.train_step_context():
@@ -521,7 +528,7 @@ class OwnFiles(TorchCheckpointIO):
 @pytest.mark.parametrize("wrap", [lambda io: io, AsyncCheckpointIO])
 def test_a_plugin_writes_and_reads_checkpoints(wrap: Any, tmp_path: Path) -> None:
     io = OwnFiles()
-    trainer, module = fitted(tmp_path, plugins=[wrap(io)])
+    trainer, _ = fitted(tmp_path, plugins=[wrap(io)])
     trainer.save_checkpoint(tmp_path / "x.ckpt")
     again = trainer_of(tmp_path, strategy=DDPStrategy(checkpoint_io=wrap(io)), max_epochs=2)
     resumed = Line()

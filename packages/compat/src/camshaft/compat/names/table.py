@@ -114,9 +114,10 @@ _STANDS_FOR: Mapping[str, str] = {
     f"{_HERE}.plugins.registries": """
         CALLBACK_REGISTRY DATAMODULE_REGISTRY LR_SCHEDULER_REGISTRY MODEL_REGISTRY OPTIMIZER_REGISTRY
         _register_classes=register_classes""",
+    f"{_HERE}.plugins.base_strategy": "Strategy TrainingTypePlugin=Strategy",
     f"{_HERE}.plugins.strategies": """
         DDPPlugin DDPStrategy ParallelPlugin=ParallelStrategy ParallelStrategy SingleDevicePlugin=SingleDeviceStrategy
-        SingleDeviceStrategy Strategy StrategyRegistry TrainingTypePlugin=Strategy""",
+        SingleDeviceStrategy StrategyRegistry""",
     f"{_HERE}.utilities.combined_loader": "CombinedLoader",
     f"{_HERE}.utilities.compiled": "from_compiled to_uncompiled",
     f"{_HERE}.utilities.functions": f"""
@@ -365,9 +366,8 @@ under another one. "@" begins places that are not below the first package."""
 
 EVERYWHERE = frozenset(
     f"""
-    {_ACCELERATORS} {_CHECKPOINT_IO} {_ENVIRONMENTS} {_PRECISIONS} {_REGISTRIES} {_SAME_TYPES} {_RANK_ZERO} {_OF_MODELS} ACCELERATOR_REGISTRY
-    _register_classes
-    AttributeDict
+    {_ACCELERATORS} {_CHECKPOINT_IO} {_ENVIRONMENTS} {_PRECISIONS} {_REGISTRIES} {_SAME_TYPES} {_RANK_ZERO} {_OF_MODELS}
+    ACCELERATOR_REGISTRY AttributeDict _register_classes
     CombinedLoader LightningDeprecationWarning LightningEnum MisconfigurationException
     PossibleUserWarning
     ProcessGroup ReduceOp RequirementCache WarningCache _ModuleMode _PATH _add_prefix _convert_params _get_rank
@@ -418,7 +418,9 @@ _REFUSED: Mapping[str, str] = {
     "Nothing needs to be passed: torchrun, SLURM and the trainer's own launcher are recognised.": """
         KubeflowEnvironment LSFEnvironment MPIEnvironment XLAEnvironment cluster_environments. plugins.environments.
         @fabric.plugins.environments.""",
-    "Subclass `CheckpointIO`, and pass it as `Trainer(plugins=...)`.": "XLACheckpointIO plugins.io. @fabric.plugins.io.",
+    "Subclass `CheckpointIO`, and pass it as `Trainer(plugins=...)`.": (
+        "XLACheckpointIO plugins.io. @fabric.plugins.io."
+    ),
     'Pass `Trainer(strategy="sharded")`, or `ShardedStrategy(...)` of `camshaft.strategies`.': """
         DDPShardedPlugin DDPSpawnShardedPlugin DDPFullyShardedPlugin DDPShardedStrategy DDPSpawnShardedStrategy
         DDPFullyShardedStrategy DeepSpeedPlugin DeepSpeedStrategy ModelParallelStrategy PipePlugin""",

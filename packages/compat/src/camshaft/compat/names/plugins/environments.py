@@ -24,24 +24,32 @@ class ClusterEnvironment(ABC):
     """The place of this process among those of a launcher."""
 
     @property
-    @abstractmethod
     def creates_processes_externally(self) -> bool:
-        """True if the launcher starts all processes."""
+        """True if the launcher starts all processes; in a class of 1.2 to 1.5, where `creates_children` says so."""
+        return bool(self._of_before("creates_children"))
 
     @property
-    @abstractmethod
     def main_address(self) -> str:
-        """The address of rank 0."""
+        """The address of rank 0; in a class of 1.2 to 1.5 its `master_address`."""
+        return str(self._of_before("master_address"))
 
     @property
-    @abstractmethod
     def main_port(self) -> int:
-        """The port of rank 0."""
+        """The port of rank 0; in a class of 1.2 to 1.5 its `master_port`."""
+        return int(self._of_before("master_port"))
+
+    def _of_before(self, name: str) -> Any:
+        earlier = getattr(self, name, None)
+        if earlier is None:
+            today = {"creates_children": "creates_processes_externally"}.get(name, name.replace("master", "main"))
+            action = "Define it."
+            raise NotImplementedError(must_be(today, "defined", None, type(self).__qualname__, action))
+        return earlier()
 
     @staticmethod
-    @abstractmethod
     def detect() -> bool:
-        """Return whether this process was started by this launcher."""
+        """Return False; in subclasses whether this process was started by this launcher."""
+        return False
 
     @abstractmethod
     def world_size(self) -> int:

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
 from camshaft.compat.names.plugins.registries import StrategyRegistry
-from camshaft.compat.names.plugins.strategies import ParallelStrategy, Strategy
+from camshaft.compat.names.plugins.strategies import ParallelStrategy
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.strategies import ShardedStrategy as _ShardedStrategy
 
@@ -46,7 +46,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):
     """
 
     __stands_for__: ClassVar[type] = _ShardedStrategy
-    never_called: ClassVar[Sequence[str]] = (*Strategy.never_called, "_setup_model", "model_to_device")
+    never_called: ClassVar[Sequence[str]] = (*ParallelStrategy.never_called, "_setup_model", "model_to_device")
     writes_whole: ClassVar[bool] = False
 
     def __init__(
@@ -83,7 +83,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):
         """
         where, kwargs = type(self).__name__, {**self.kwargs}
         if self._checkpoint_io is not None:
-            rule, action = "left out, since all ranks write a checkpoint", "Override `save_checkpoint`, or leave it out."
+            rule, action = "left out, since all ranks write a checkpoint", "Override `save_checkpoint`."
             raise ValueError(must_be("checkpoint_io", rule, self._checkpoint_io, where, action))
         if self._state_dict_type == "full":
             warn_user(

@@ -114,13 +114,18 @@ def function_or_none(value: Any) -> Any:
 def _convert_module(override: _Call) -> _Call:
     def convert_module(self: Any, module: nn.Module) -> Any:
         converted = override(self, module)
-        if converted is not None and converted is not module:
-            rule, action = "the module that it got, changed in place", "Replace its submodules, and return it."
-            where = f"{type(self).__qualname__}.convert_module"
-            raise TypeError(must_be("return value", rule, type(converted).__qualname__, where, action))
+        check_same("convert_module", self, converted, module)
         return converted
 
     return convert_module
+
+
+def check_same(name: str, plugin: Any, returned: Any, module: nn.Module) -> None:
+    """Raise `TypeError` if a method of a plugin returned another module than the one that it got."""
+    if returned is not None and returned is not module:
+        rule, action = "the module that it got, changed in place", "Replace its submodules, and return it."
+        where = f"{type(plugin).__qualname__}.{name}"
+        raise TypeError(must_be("return value", rule, type(returned).__qualname__, where, action))
 
 
 def _optimizer_step(override: _Call) -> _Call:

@@ -62,12 +62,7 @@ class Precision(_Precision, metaclass=_Plugin):
 
     __stands_for__: ClassVar[type] = _Precision
     is_plugin: ClassVar[bool] = True
-    never_called: ClassVar[Sequence[str]] = (
-        "connect",
-        "convert_output",
-        "_after_closure",
-        "_clip_gradients",
-    )
+    never_called: ClassVar[Sequence[str]] = ("convert_output", "_after_closure", "_clip_gradients")
 
     _own: _Precision = _Precision()
     strategy: Any = None
@@ -117,6 +112,10 @@ class Precision(_Precision, metaclass=_Plugin):
         """Bring a module's floating-point parameters and buffers into `param_dtype`, in place, and return it."""
         self._own.convert_module(module)
         return module
+
+    def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> tuple[Any, Any, Any]:
+        """Return the module, which a subclass may change in place; there are no optimizers yet."""
+        return model, optimizers, lr_schedulers
 
     def convert_input(self, data: Any) -> Any:
         """Return a batch in the format of the parameters, if there is one for all."""
@@ -409,8 +408,10 @@ def view_of(precision: _Precision, strategy: Any) -> Precision:
     if isinstance(precision, Precision) and hasattr(precision, "is_plugin"):
         return precision
     kinds: dict[type, type] = {AutocastPrecision: MixedPrecision, TruePrecision: HalfPrecision, _Precision: Precision}
-    kind = DoublePrecision if precision.name == "64-true" else next(
-        made for ours, made in kinds.items() if isinstance(precision, ours)
+    kind = (
+        DoublePrecision
+        if precision.name == "64-true"
+        else next(made for ours, made in kinds.items() if isinstance(precision, ours))
     )
     view: Precision = object.__new__(kind)
     view._own, view.strategy = precision, strategy
