@@ -63,7 +63,14 @@ _RESULTS = "camshaft.compat.results"
 _LOGGERS = "camshaft.compat.names.trainer.loggers"
 """The module of loggers under the import names, imported where one is made."""
 
-_ATTACH = "camshaft.compat.names.plugins.strategies:attach_strategy"
+_PLUGINS = "camshaft.compat.names.plugins"
+_ATTACH = f"{_PLUGINS}.strategies:attach_strategy"
+_STRATEGIES: Mapping[str, str] = {
+    "SingleDeviceStrategy": f"{_PLUGINS}.base_strategy:SingleDeviceStrategy",
+    "DDPStrategy": f"{_PLUGINS}.strategies:DDPStrategy",
+    "ShardedStrategy": f"{_PLUGINS}.fsdp:FSDPStrategy",
+}
+"""By the class of a strategy that a name stands for, the one with the attributes of Lightning's."""
 
 _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
 _LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
@@ -180,6 +187,8 @@ class Trainer(ArgparseArguments, _Trainer):
         passed = listed(arguments.get("callbacks"))
         _tell(passed, "on_init_start", self)
         super().__init__(**arguments)
+        if isinstance(arguments.get("strategy", ""), str):
+            load(_STRATEGIES[type(self.strategy).__name__]).adopt(self.strategy)
         attach_sources(self)
         _tell(passed, "on_init_end", self)
 

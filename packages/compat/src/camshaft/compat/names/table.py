@@ -114,10 +114,10 @@ _STANDS_FOR: Mapping[str, str] = {
     f"{_HERE}.plugins.registries": """
         CALLBACK_REGISTRY DATAMODULE_REGISTRY LR_SCHEDULER_REGISTRY MODEL_REGISTRY OPTIMIZER_REGISTRY
         _register_classes=register_classes""",
-    f"{_HERE}.plugins.base_strategy": "Strategy TrainingTypePlugin=Strategy",
+    f"{_HERE}.plugins.base_strategy": """
+        SingleDevicePlugin=SingleDeviceStrategy SingleDeviceStrategy Strategy TrainingTypePlugin=Strategy""",
     f"{_HERE}.plugins.strategies": """
-        DDPPlugin DDPStrategy ParallelPlugin=ParallelStrategy ParallelStrategy SingleDevicePlugin=SingleDeviceStrategy
-        SingleDeviceStrategy StrategyRegistry""",
+        DDPPlugin DDPStrategy ParallelPlugin=ParallelStrategy ParallelStrategy StrategyRegistry""",
     f"{_HERE}.utilities.combined_loader": "CombinedLoader",
     f"{_HERE}.utilities.compiled": "from_compiled to_uncompiled",
     f"{_HERE}.utilities.functions": f"""

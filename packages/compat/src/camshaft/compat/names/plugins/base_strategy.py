@@ -32,7 +32,6 @@ from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.strategies import ObjectsInPlace, TorchStrategy, choose_device
-from camshaft.strategies import ParallelStrategy as _ParallelStrategy
 from camshaft.strategies import SingleDeviceStrategy as _SingleDeviceStrategy
 from camshaft.strategies.precision import Precision
 
@@ -41,7 +40,7 @@ _NEVER_CALLED = (
     *("_setup_model_and_optimizers", "_setup_optimizer", "all_gather", "block_backward_sync", "dispatch"),
     *("handles_gradient_accumulation", "init_ddp_connection", "init_dist_connection", "lightning_restore_optimizer"),
     *("post_dispatch", "post_training_step", "pre_configure_ddp", "pre_dispatch", "process_dataloader"),
-    *("reconciliate_processes", "remove_checkpoint", "restore_checkpoint_after_setup", "start_evaluating"),
+    *("reconciliate_processes", "restore_checkpoint_after_setup", "start_evaluating"),
     *("start_predicting", "start_training"),
 )
 _ELSEWHERE = "Do it in a method that is called, or in a callback"
@@ -60,7 +59,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     __stands_for__: ClassVar[type] = TorchStrategy
     __hook_base__: ClassVar[bool] = True
     never_called: ClassVar[Sequence[str]] = _NEVER_CALLED
-    of_trainer: ClassVar[Sequence[str]] = ("precision",)
+    of_trainer: ClassVar[Sequence[str]] = ("device", "precision")
 
     cluster_environment: ClusterEnvironment | None = None
     _lightning_module: Any = None
@@ -102,12 +101,25 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         given = {name: of_trainer[name] for name in self.of_trainer if of_trainer.get(name)}
         own = {name: value for name, value in self.native_arguments().items() if value is not None}
         super().__init__(**{**given, **own})
+        self.complete()
+
+    def complete(self) -> None:
+        """Take what is chosen into account."""
         self._is_attached = True
         if is_overridden(self, "root_device"):
             self.device = torch.device(self.root_device)
         self._view = view_of(self.precision, self)
         self._view.strategy = self
         self._keeps_loss = is_overridden(self, "optimizer_step") or is_overridden(self._view, "optimizer_step")
+
+    @classmethod
+    def adopt(cls, strategy: TorchStrategy) -> None:
+        """Make a strategy that a trainer chose by a name one of this class, with the state that it has."""
+        chosen = vars(strategy).copy()
+        strategy.__class__ = cls
+        cls.__init__(strategy)
+        vars(strategy).update(chosen)
+        strategy.complete()  # type: ignore[attr-defined]
 
     def native_arguments(self) -> dict[str, Any]:
         """Return the arguments of the native strategy; None where the trainer is to choose."""
@@ -116,7 +128,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
             action = 'Pass one of `lightning.pytorch.plugins`, or `Trainer(precision="16-mixed")`.'
             raise TypeError(must_be("precision_plugin", "a precision", plugin, type(self).__name__, action))
         found: dict[str, Any] = {"precision": plugin}
-        if not isinstance(self, (_ParallelStrategy, _SingleDeviceStrategy)):
+        if "device" in self.of_trainer:
             found["device"] = self.root_device if is_overridden(self, "root_device") else choose_device()
         return found
 
@@ -484,6 +496,11 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         read = self._checkpoint_io.load_checkpoint
         return read(checkpoint_path, **({} if weights_only is None else accepted(read, weights_only=weights_only)))
 
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Remove a checkpoint, on rank 0, by the plugin if there is one."""
+        if self.is_global_zero:
+            self.checkpoint_io.remove_checkpoint(filepath)
+
     def teardown(self) -> None:
         """Restore the optimizers, and let plugins end."""
         super().teardown()
@@ -504,3 +521,45 @@ class Strategy(TorchStrategy, metaclass=StandIn):
                 names = ", ".join(ignored)
                 warn_user(f"{type(one).__name__} overrides {names}, which nothing calls here. {_ELSEWHERE}.")
         self._has_warned = True
+
+
+class SingleDeviceStrategy(Strategy, _SingleDeviceStrategy):
+    """`camshaft.strategies.SingleDeviceStrategy`, on the CPU by default.
+
+    Args:
+        device: As today.
+        accelerator: None, or one for devices of that kind.
+        checkpoint_io, precision_plugin: As in `Strategy`.
+        kwargs: Today's further arguments.
+
+    Raises:
+        ValueError, RuntimeError: As today.
+    """
+
+    __stands_for__: ClassVar[type] = _SingleDeviceStrategy
+    of_trainer: ClassVar[Sequence[str]] = ("precision",)
+
+    def __init__(
+        self,
+        device: Any = "cpu",
+        accelerator: Any = None,
+        checkpoint_io: Any = None,
+        precision_plugin: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        self._root_device, self._further = torch.device(device) if device != "auto" else device, kwargs
+
+    def native_arguments(self) -> dict[str, Any]:
+        kind = None if self._accelerator is None else getattr(self._accelerator, "name", lambda: self._accelerator)()
+        if kind in ("cpu", "cuda", "mps") and self._root_device != "auto" and kind != self._root_device.type:
+            rule, action = f"one for {self._root_device.type!r}, as `device` is", "Leave it out."
+            raise ValueError(must_be("accelerator", rule, self._accelerator, type(self).__name__, action))
+        return {**super().native_arguments(), **self._further, "device": self._root_device}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the device or the precision also before a trainer has the strategy."""
+        if name not in ("device", "precision") or self._is_attached:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self.attach({})
+        return getattr(self, name)

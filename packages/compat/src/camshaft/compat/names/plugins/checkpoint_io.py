@@ -10,11 +10,10 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from camshaft.compat.names.utilities.functions import atomic_save
 from camshaft.hooks_core import remote_files
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.transfer import map_nested
-from camshaft.strategies import read_checkpoint
+from camshaft.strategies import read_checkpoint, write_checkpoint
 
 _Path = str | os.PathLike[str]
 
@@ -56,7 +55,7 @@ class TorchCheckpointIO(CheckpointIO):
             raise TypeError(must_be("storage_options", "None", storage_options, where, action))
         path = remote_files.local_path(path)
         remote_files.make_folder(remote_files.parent_of(path) or ".")
-        atomic_save(checkpoint, path)
+        write_checkpoint(checkpoint, path)
 
     def load_checkpoint(self, path: _Path, map_location: Any = None, weights_only: bool | None = None) -> Any:
         """Return a checkpoint; see `camshaft.strategies.read_checkpoint`."""

@@ -10,14 +10,19 @@ import torch
 from torch import nn
 
 from camshaft.compat.names.plugins.accelerators import Accelerator
-from camshaft.compat.names.plugins.base_strategy import Strategy
-from camshaft.compat.names.plugins.environments import RECOGNISED, set_variables
+from camshaft.compat.names.plugins.base_strategy import SingleDeviceStrategy, Strategy
+from camshaft.compat.names.plugins.environments import (
+    RECOGNISED,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+    set_variables,
+)
 from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.strategies import DDPStrategy as _DDPStrategy
 from camshaft.strategies import ParallelStrategy as _ParallelStrategy
-from camshaft.strategies import SingleDeviceStrategy as _SingleDeviceStrategy
 from camshaft.strategies import choose_device, find_process_environment
 
 _KINDS = ("cpu", "cuda", "mps")
@@ -55,12 +60,18 @@ class ParallelStrategy(Strategy, _ParallelStrategy):
         if isinstance(kind, Accelerator) and kind.name() not in _KINDS and not self._parallel_devices:
             self._parallel_devices = _devices_of(kind, of_trainer)
         super().attach(of_trainer)
+
+    def complete(self) -> None:
+        """Let the environment know, which is that of the launcher if there is none; see `Strategy.complete`."""
+        super().complete()
+        if self.cluster_environment is None:
+            launchers = (TorchElasticEnvironment, SLURMEnvironment, LightningEnvironment)
+            self.cluster_environment = next(kind for kind in launchers if kind.detect())()
         environment = self.cluster_environment
-        if environment is not None:
-            environment.set_world_size(self.world_size)
-            environment.set_global_rank(self.global_rank)
-            if type(environment) not in RECOGNISED:
-                environment.validate_settings(self.num_processes, self.num_nodes)
+        environment.set_world_size(self.world_size)
+        environment.set_global_rank(self.global_rank)
+        if type(environment) not in RECOGNISED:
+            environment.validate_settings(self.num_processes, self.num_nodes)
 
     def native_arguments(self) -> dict[str, Any]:
         found = {**super().native_arguments(), "backend": self._process_group_backend, "timeout": self._timeout}
@@ -126,47 +137,6 @@ class ParallelStrategy(Strategy, _ParallelStrategy):
 
     def set_world_ranks(self) -> None:
         """Do nothing: the ranks are known."""
-
-
-class SingleDeviceStrategy(Strategy, _SingleDeviceStrategy):
-    """`camshaft.strategies.SingleDeviceStrategy`, on the CPU by default.
-
-    Args:
-        device: As today.
-        accelerator: None, or one for devices of that kind.
-        checkpoint_io, precision_plugin: As in `Strategy`.
-        kwargs: Today's further arguments.
-
-    Raises:
-        ValueError, RuntimeError: As today.
-    """
-
-    __stands_for__: ClassVar[type] = _SingleDeviceStrategy
-
-    def __init__(
-        self,
-        device: Any = "cpu",
-        accelerator: Any = None,
-        checkpoint_io: Any = None,
-        precision_plugin: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(accelerator, checkpoint_io, precision_plugin)
-        self._root_device, self._further = torch.device(device) if device != "auto" else device, kwargs
-
-    def native_arguments(self) -> dict[str, Any]:
-        kind = None if self._accelerator is None else getattr(self._accelerator, "name", lambda: self._accelerator)()
-        if kind in ("cpu", "cuda", "mps") and self._root_device != "auto" and kind != self._root_device.type:
-            rule, action = f"one for {self._root_device.type!r}, as `device` is", "Leave it out."
-            raise ValueError(must_be("accelerator", rule, self._accelerator, type(self).__name__, action))
-        return {**super().native_arguments(), **self._further, "device": self._root_device}
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the device or the precision also before a trainer has the strategy."""
-        if name not in ("device", "precision") or self._is_attached:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        self.attach({})
-        return getattr(self, name)
 
 
 class DDPStrategy(ParallelStrategy, _DDPStrategy):
