@@ -22,11 +22,13 @@ from camshaft.compat import Trainer, TrainingModule
 from camshaft.compat.names.plugins.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
 from camshaft.compat.names.plugins.base_strategy import Strategy
 from camshaft.compat.names.plugins.checkpoint_io import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
-from camshaft.compat.names.plugins.environments import LightningEnvironment
+from camshaft.compat.names.plugins.environments import ClusterEnvironment, LightningEnvironment
 from camshaft.compat.names.plugins.fsdp import FSDPStrategy
 from camshaft.compat.names.plugins.precision import HalfPrecision, MixedPrecision, Precision
 from camshaft.compat.names.plugins.registries import MODEL_REGISTRY, StrategyRegistry, register_classes
 from camshaft.compat.names.plugins.strategies import DDPPlugin, DDPStrategy, ParallelStrategy, SingleDeviceStrategy
+from camshaft.compat.names.trainer.callbacks import ModelCheckpoint
+from camshaft.compat.names.utilities.model_functions import optimizers_to_device
 
 pytestmark = [pytest.mark.new_feature("strategies"), pytest.mark.filterwarnings("ignore:Arguments of the trainer")]
 
@@ -135,6 +137,23 @@ def test_arguments_without_effect_are_told_of(tmp_path: Path) -> None:
         trainer_of(tmp_path, strategy=FSDPStrategy(use_orig_params=True, limit_all_gathers=True))
     with pytest.warns(UserWarning, match="state_dict_type='full': checkpoints are folders"):
         trainer_of(tmp_path, strategy=FSDPStrategy(state_dict_type="full"))
+
+
+@pytest.mark.parametrize("name", ["auto", "ddp", "fsdp"])
+def test_strategies_chosen_by_a_name_have_the_attributes_that_code_reads(name: str, tmp_path: Path) -> None:
+    trainer, module = fitted(tmp_path, strategy=name, precision="bf16-mixed")
+    strategy = trainer.strategy
+    assert strategy.model is strategy.lightning_module is module and isinstance(strategy, Strategy)
+    assert isinstance(strategy.checkpoint_io, TorchCheckpointIO) and isinstance(strategy.accelerator, CPUAccelerator)
+    assert isinstance(strategy.precision_plugin, MixedPrecision)
+    if name != "auto":
+        assert isinstance(strategy.cluster_environment, LightningEnvironment)
+        assert (strategy.cluster_environment.world_size(), strategy.cluster_environment.global_rank()) == (1, 0)
+        assert strategy.parallel_devices == [torch.device("cpu")] and strategy.num_processes == 1
+    trainer.save_checkpoint(tmp_path / "x.ckpt")
+    strategy.remove_checkpoint(tmp_path / "x.ckpt")
+    assert not (tmp_path / "x.ckpt").exists()
+    optimizers_to_device(strategy.optimizers, "meta")
 
 
 def test_one_device_is_the_cpu_by_default() -> None:
@@ -537,6 +556,52 @@ def test_a_plugin_writes_and_reads_checkpoints(wrap: Any, tmp_path: Path) -> Non
     assert again.current_run is not None and again.current_run.checkpoint["own"]
     _, whole = fitted(tmp_path, max_epochs=2)
     assert torch.equal(resumed.layer.weight, whole.layer.weight)
+
+
+def test_a_plugin_removes_what_it_has_written(tmp_path: Path) -> None:
+    class Elsewhere(CheckpointIO):
+        def __init__(self) -> None:
+            self.store: dict[str, Any] = {}
+
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            self.store[Path(path).name] = checkpoint["epoch"]
+
+        def load_checkpoint(self, path: Any, storage_options: Any = None) -> Any:
+            raise AssertionError
+
+        def remove_checkpoint(self, path: Any) -> None:
+            del self.store[Path(path).name]
+
+    io = Elsewhere()
+    newest = ModelCheckpoint(dirpath=tmp_path / "own")
+    fitted(tmp_path, plugins=[io], callbacks=newest, max_epochs=3, enable_checkpointing=True)
+    assert io.store == {"epoch=2-step=6.ckpt": 2}
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_an_environment_as_releases_1_2_to_1_5_had_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(ClusterEnvironment):
+        def creates_children(self) -> bool:
+            return False
+
+        def master_address(self) -> str:
+            return "host"
+
+        def master_port(self) -> int:
+            return 7
+
+        def world_size(self) -> int:
+            return 1
+
+        global_rank = local_rank = node_rank = lambda self: 0
+
+        def set_world_size(self, size: int) -> None: ...
+
+        def set_global_rank(self, rank: int) -> None: ...
+
+    own = Own()
+    assert (own.creates_processes_externally, own.main_address, own.main_port) == (False, "host", 7)
+    assert not own.detect()
 
 
 def test_an_asynchronous_plugin_raises_the_error_of_writing(tmp_path: Path) -> None:

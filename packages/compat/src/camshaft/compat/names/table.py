@@ -145,6 +145,7 @@ _STANDS_FOR: Mapping[str, str] = {
     f"{_HERE}.utilities.constructors": _CONSTRUCTORS,
     f"{_HERE}.utilities.model_functions": f"""
         {_OF_MODELS} _ModuleMode=ModuleMode _add_prefix=add_prefix _convert_params=convert_params
+        _optimizer_to_device=optimizer_to_device _optimizers_to_device=optimizers_to_device
         _restricted_classmethod=restricted_classmethod check_finite_loss""",
     "lightning_utilities.core.imports": "RequirementCache compare_version module_available package_available",
     f"{_HERE}.trainer.fabric_loggers": """
@@ -194,6 +195,7 @@ MODULES: Mapping[str, str] = {
     "@fabric.utilities.cloud_io": """
         _atomic_save=atomic_save _is_dir _is_local_file_protocol _load=load get_filesystem""",
     "@fabric.utilities.distributed": "DistributedSamplerWrapper",
+    "@fabric.utilities.optimizer": "_optimizer_to_device _optimizers_to_device",
     "@fabric.utilities.rank_zero": _RANK_ZERO,
     "@fabric.utilities.registry": "_register_classes",
     "@fabric.utilities.seed": "isolate_rng pl_worker_init_function reset_seed seed_everything",

@@ -113,13 +113,13 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         self._keeps_loss = is_overridden(self, "optimizer_step") or is_overridden(self._view, "optimizer_step")
 
     @classmethod
-    def adopt(cls, strategy: TorchStrategy) -> None:
+    def adopt(cls, strategy: Any) -> None:
         """Make a strategy that a trainer chose by a name one of this class, with the state that it has."""
         chosen = vars(strategy).copy()
         strategy.__class__ = cls
         cls.__init__(strategy)
         vars(strategy).update(chosen)
-        strategy.complete()  # type: ignore[attr-defined]
+        strategy.complete()
 
     def native_arguments(self) -> dict[str, Any]:
         """Return the arguments of the native strategy; None where the trainer is to choose."""
@@ -346,7 +346,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         differentiate = kwargs.pop("differentiate", None) or self._differentiate
         differentiate = function_or_none(optimizer) or differentiate
         if differentiate is None and (args or kwargs):
-            differentiate = lambda loss: loss.backward(*args, **kwargs)  # noqa: E731
+            differentiate = lambda loss: loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]  # noqa: E731
         if self._keeps_loss:
             self.loss = closure_loss.detach()
         self.pre_backward(closure_loss)
@@ -506,8 +506,9 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         super().teardown()
         self._model = None
         for plugin in (self._checkpoint_io, self.cluster_environment, self._accelerator):
-            if hasattr(plugin, "teardown") and type(plugin) not in RECOGNISED:
-                plugin.teardown()
+            end: Any = getattr(plugin, "teardown", None)
+            if end is not None and type(plugin) not in RECOGNISED:
+                end()
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:

@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = (
 """Arguments of torch's FullyShardedDataParallel for what `fully_shard` does by itself."""
 
 
-class FSDPStrategy(ParallelStrategy, _ShardedStrategy):
+class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
     """`camshaft.strategies.ShardedStrategy`, whose devices and precision are the trainer's.
 
     Args:

@@ -28,7 +28,7 @@ from camshaft.strategies import choose_device, find_process_environment
 _KINDS = ("cpu", "cuda", "mps")
 
 
-class ParallelStrategy(Strategy, _ParallelStrategy):
+class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it takes more arguments than the latter
     """The base class of strategies of several processes under the import names.
 
     Args:
@@ -139,7 +139,7 @@ class ParallelStrategy(Strategy, _ParallelStrategy):
         """Do nothing: the ranks are known."""
 
 
-class DDPStrategy(ParallelStrategy, _DDPStrategy):
+class DDPStrategy(ParallelStrategy, _DDPStrategy):  # type: ignore[misc]
     """`camshaft.strategies.DDPStrategy`, whose devices and precision are the trainer's.
 
     Args:
