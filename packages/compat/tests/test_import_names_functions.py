@@ -5,7 +5,6 @@ import os
 import random
 from argparse import Namespace
 from collections import OrderedDict, namedtuple
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,10 @@ from hugging_face_parts import Prediction
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy, transformer_auto_wrap_policy
 from torch.utils.data import DataLoader, IterableDataset
 from trainer_parts import NO_VALIDATION, loader
 
-import camshaft.strategies as strategies
 from camshaft.compat import Trainer, TrainingModule
-from camshaft.compat.names.plugins.accelerators import CPUAccelerator, CUDAAccelerator
-from camshaft.compat.names.plugins.environments import LightningEnvironment
-from camshaft.compat.names.plugins.precision import MixedPrecision
-from camshaft.compat.names.plugins.strategies import (
-    DDPPlugin,
-    DDPStrategy,
-    FSDPStrategy,
-    SingleDeviceStrategy,
-)
 from camshaft.compat.names.utilities import functions
 from camshaft.compat.names.utilities.functions import (
     EarlierCombinedLoader,
@@ -300,88 +288,6 @@ def test_optimizers_stay_themselves_in_place_of_a_wrapper() -> None:
 
 
 # strategies
-
-
-def test_strategies_of_earlier_code_are_names_where_that_is_enough() -> None:
-    assert DDPStrategy() == "ddp"
-    assert DDPStrategy(find_unused_parameters=False) == "ddp_find_unused_parameters_false"
-    assert DDPPlugin() == "ddp_find_unused_parameters_true"
-    assert DDPPlugin(find_unused_parameters=False) == "ddp_find_unused_parameters_false"
-    assert FSDPStrategy() == "fsdp"
-
-
-def test_further_arguments_make_strategies_whose_devices_are_the_trainers(tmp_path: Path) -> None:
-    made = DDPStrategy(find_unused_parameters=False, gradient_as_bucket_view=True, process_group_backend="gloo")
-    assert isinstance(made, DDPStrategy) and not isinstance(made, FSDPStrategy)
-    trainer = quiet(tmp_path, accelerator="cpu", devices=1, strategy=made, precision="bf16-mixed")
-    assert type(trainer.strategy) is strategies.DDPStrategy
-    assert (trainer.strategy.device.type, trainer.strategy.precision.name) == ("cpu", "bf16-mixed")
-    sharded = quiet(tmp_path, strategy=FSDPStrategy(cpu_offload=True, accelerator="cpu", parallel_devices=["cpu"]))
-    assert isinstance(sharded.strategy, strategies.ShardedStrategy) and isinstance(sharded.strategy, FSDPStrategy)
-
-
-def test_arguments_of_lightnings_strategies_become_todays() -> None:
-    hook: Any = lambda state, bucket: bucket  # noqa: E731
-    made = DDPStrategy(
-        accelerator=CPUAccelerator(),
-        cluster_environment=LightningEnvironment(),
-        precision_plugin=MixedPrecision("bf16-mixed", "cpu"),
-        ddp_comm_hook=hook,
-        ddp_comm_wrapper=lambda inner: [inner],
-        ddp_comm_state=3,
-        bucket_cap_mb=7,
-    )
-    of_precision = made.arguments.pop("precision")
-    assert of_precision.name == "bf16-mixed"
-    assert made.arguments == {
-        **{"find_unused_parameters": None, "accelerator": "cpu", "comm_hook": [hook], "comm_state": 3},
-        "bucket_cap_mb": 7,
-    }
-    blocks = partial(transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
-    for policy, expected in ((blocks, {nn.Linear}), (ModuleWrapPolicy({nn.GRU}), {nn.GRU}), ({nn.GRU}, {nn.GRU})):
-        assert FSDPStrategy(auto_wrap_policy=policy).arguments == {"policy": expected}
-    assert FSDPStrategy(sharding_strategy="HYBRID_SHARD", device_mesh=(2, 4)).arguments["data_parallel_replicas"] == 2
-    assert FSDPStrategy(sharding_strategy="SHARD_GRAD_OP").arguments == {"reshard_after_forward": False}
-    assert FSDPStrategy(cpu_offload=False, state_dict_type="sharded") == "fsdp"
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DDPStrategy(checkpoint_io=object()), "`checkpoint_io` must be left out, since the strategy itself"),
-        (lambda: SingleDeviceStrategy(checkpoint_io=object()), "`checkpoint_io` must be left out"),
-        (lambda: SingleDeviceStrategy(precision_plugin="16"), "`precision_plugin` must be a precision"),
-        (lambda: SingleDeviceStrategy("cpu", CUDAAccelerator()), "`accelerator` must be one for 'cpu'"),
-        (lambda: DDPStrategy(model_averaging_period=2), "`model_averaging_period` must be left out"),
-        (lambda: DDPStrategy(start_method="fork"), "`start_method` must be left out, since the script itself"),
-        (lambda: FSDPStrategy(state_dict_type="full"), "`state_dict_type` must be left out"),
-        (lambda: FSDPStrategy(sharding_strategy="NO_SHARD"), "`sharding_strategy` must be one of FULL_SHARD"),
-        (lambda: FSDPStrategy(sharding_strategy="HYBRID_SHARD"), "`device_mesh` must be a tuple of two numbers"),
-        (lambda: FSDPStrategy(auto_wrap_policy=lambda module, recurse, nonwrapped_numel: True), "policy of classes"),
-        (lambda: FSDPStrategy(mixed_precision="bf16"), "`mixed_precision` must be a torch.distributed.fsdp.Mixed"),
-    ],
-)
-def test_arguments_without_counterpart_are_refused_at_once(make: Any, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        make()
-
-
-@pytest.mark.parametrize("strategy", [DDPPlugin(find_unused_parameters=False), DDPStrategy()])
-def test_the_trainer_takes_them(strategy: Any, tmp_path: Path) -> None:
-    trainer = quiet(tmp_path, accelerator="cpu", devices=1, strategy=strategy)
-    assert isinstance(trainer.strategy, DDPStrategy)
-
-
-def test_strategies_of_earlier_code_cannot_be_subclassed() -> None:
-    with pytest.raises(TypeError, match="`DDPPlugin` must be used as it is"):
-        type("Own", (DDPPlugin,), {})
-
-
-def test_one_device_is_the_cpu_by_default() -> None:
-    assert SingleDeviceStrategy().device.type == "cpu"
-    own = SingleDeviceStrategy("cpu", CPUAccelerator(), precision_plugin=MixedPrecision("bf16-mixed", "cpu"))
-    assert own.precision.name == "bf16-mixed"
-    assert isinstance(strategies.SingleDeviceStrategy("cpu"), SingleDeviceStrategy)
 
 
 def test_apply_to_collection_rebuilds_such_containers() -> None:

@@ -38,6 +38,7 @@ WITHOUT_COUNTERPART = [
     ("from lightning.pytorch.plugins import BitsandbytesPrecision", 'precision="16-mixed"'),
     ("from lightning.pytorch.plugins.environments import LSFEnvironment", "torchrun, SLURM"),
     ("from pytorch_lightning.strategies import DeepSpeedStrategy", 'strategy="sharded"'),
+    ("from pytorch_lightning.utilities.distributed import init_dist_connection", r"torch\.distributed"),
     ("from lightning.pytorch.strategies.deepspeed import DeepSpeedStrategy", 'strategy="sharded"'),
     ("from pytorch_lightning.utilities.xla_device import XLADeviceUtils", "No such devices"),
     ("from pytorch_lightning.callbacks import GPUStatsMonitor", r"DeviceStatsMonitor\(\)"),
@@ -56,21 +57,31 @@ WITHOUT_COUNTERPART = [
 
 
 @pytest.mark.parametrize(("statement", "advice"), WITHOUT_COUNTERPART)
-def test_a_name_without_counterpart_is_imported_and_says_on_use_what_to_use(statement: str, advice: str) -> None:
+def test_a_name_without_counterpart_stops_nothing_until_it_is_used(statement: str, advice: str) -> None:
     name = imported(statement)
     assert not isinstance(object(), name)
-    assert name | None
+    assert name | None and name.attribute is name.attribute
+    is_class = name.__name__.lstrip("_")[0].isupper()
 
     class Own(name):  # type: ignore[misc]
         def __init__(self) -> None:
-            raise AssertionError
+            super().__init__(3, key=4)
+            self.is_made = True
 
-    for use in (name, Own, lambda: name(lambda: None)):
+    uses = [name.attribute, name.Inner.method]
+    if is_class:
+        assert Own().is_made and isinstance(Own(), name) and isinstance(name(1, key=2), name)
+        uses += [lambda: name()(1), lambda: Own().method(), lambda: list(name()), lambda: pl_trainer(callbacks=[Own()])]
+        uses += [lambda: pl_trainer(strategy=Own()), lambda: pl_trainer(plugins=[name()])]
+    else:
+        uses += [name]
+    for use in uses:
         with pytest.raises(MissingNameError, match=f"camshaft has no `lightning\\..*`. .*{advice}"):
             use()
-    with pytest.raises(AttributeError, match=advice):
-        _ = name.attribute
-    assert not hasattr(name, "attribute")
+
+
+def pl_trainer(**arguments: Any) -> Any:
+    return import_module("lightning.pytorch").Trainer(accelerator="cpu", devices=1, **arguments)
 
 
 def test_a_module_without_counterpart_is_imported() -> None:
@@ -154,6 +165,6 @@ def test_an_underscored_name_without_counterpart_is_imported_too() -> None:
     with pytest.raises(
         MissingNameError, match=r"camshaft has no `lightning\.pytorch\.core\.optimizer\._MockOptimizer`"
     ):
-        imported("from lightning.pytorch.core.optimizer import _MockOptimizer")()
+        imported("from lightning.pytorch.core.optimizer import _MockOptimizer")()()
     with pytest.raises(ImportError, match="_NeverWas"):
         imported("from lightning.pytorch.core.optimizer import _NeverWas")

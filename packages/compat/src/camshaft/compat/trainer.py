@@ -20,7 +20,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for
 from camshaft.compat import eras
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
-from camshaft.compat.arguments.later_strategy import LaterStrategy
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.today import (
     by_name,
@@ -39,6 +38,8 @@ from camshaft.compat.eras.reading import read_era
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
+from camshaft.compat.names.plugins.registries import needs_attaching
+from camshaft.compat.names.stand_ins import check_not_missing
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
 from camshaft.compat.private_loops import LOOPS, loops_of_lightning
 from camshaft.compat.private_parts import (
@@ -56,7 +57,6 @@ from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden
 from camshaft.hooks_core.eras import EARLIER_ERAS
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
-from camshaft.strategies import DDPStrategy
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import Trainer as _Trainer
 from camshaft.trainer.configuration import listed
@@ -78,6 +78,14 @@ _LOGGERS = "camshaft.compat.names.trainer.loggers"
 """The module of loggers under the import names, imported where one is made."""
 
 _OF_INIT = ("on_init_start", "on_init_end")
+_PLUGINS = "camshaft.compat.names.plugins"
+_ATTACH = f"{_PLUGINS}.strategies:attach_strategy"
+_STRATEGIES: Mapping[str, str] = {
+    "SingleDeviceStrategy": f"{_PLUGINS}.base_strategy:SingleDeviceStrategy",
+    "DDPStrategy": f"{_PLUGINS}.strategies:DDPStrategy",
+    "ShardedStrategy": f"{_PLUGINS}.fsdp:FSDPStrategy",
+}
+"""By the class of a strategy that a name stands for, the one with the attributes of Lightning's."""
 
 _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
 _LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
@@ -199,11 +207,10 @@ class Trainer(ArgparseArguments, _Trainer):
         if of_packages:
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), *of_packages]
         arguments["callbacks"] = with_timer(arguments.get("callbacks"), arguments.get("max_time"))
-        later = arguments.get("strategy")
-        if isinstance(later, LaterStrategy):
-            arguments["strategy"] = later.make(arguments)
-            if later.kind is DDPStrategy:
-                arguments.pop("sync_batchnorm", None)
+        check_not_missing(*given.values(), *listed(arguments.get("callbacks")), *listed(arguments.get("logger")))
+        plugins = {name: getattr(self._earlier, name) for name in ("cluster_environment", "checkpoint_io")}
+        if needs_attaching(arguments) or any(plugin is not None for plugin in plugins.values()):
+            load(_ATTACH)(arguments, **plugins)
         passed = [one for one in listed(arguments.get("callbacks")) if _hears_of_init(one)]
         is_told = [self._is_earlier or not read_era(one, Receiver.CALLBACK, CATALOGUE).is_of_today for one in passed]
         self._untold = [*compress(passed, map(not_, is_told))]
@@ -212,6 +219,8 @@ class Trainer(ArgparseArguments, _Trainer):
             eras.accept_earlier_calls()
         _tell(told, "on_init_start", self)
         super().__init__(**arguments)
+        if isinstance(arguments.get("strategy", ""), str):
+            load(_STRATEGIES[type(self.strategy).__name__]).adopt(self.strategy)
         attach_loops(self)
         _tell(told, "on_init_end", self)
 
@@ -240,6 +249,8 @@ class Trainer(ArgparseArguments, _Trainer):
 
     def connect(self, module: nn.Module) -> None:
         """Join the processes, as the module does it where it overrides `init_ddp_connection`. Collective."""
+        if hasattr(self.strategy, "take_module"):
+            self.strategy.take_module(module)
         delegate_early(module, self.strategy, self)
         super().connect(module)
         if self.is_global_zero and self.loggers:
@@ -265,6 +276,8 @@ class Trainer(ArgparseArguments, _Trainer):
         read_result = import_module(_RESULTS).read_result if may_return_results else None
         eras.extend(run, read_result, is_earlier=self._is_earlier)
         run.adapters.append(self._tell_later)
+        if hasattr(self.strategy, "adapt"):
+            run.adapters.append(self.strategy.adapt)
 
     def _tell_later(self, run: Run) -> None:
         """Tell callbacks that the trainer was made whose era is known since they run with a module of one."""
@@ -537,7 +550,8 @@ class Trainer(ArgparseArguments, _Trainer):
     @property
     def accelerator(self) -> Any:
         """The kind of device, an `Accelerator`."""
-        return load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
+        own = getattr(self.strategy, "accelerator", None)
+        return own or load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
 
     @property
     def _results(self) -> ResultsView:

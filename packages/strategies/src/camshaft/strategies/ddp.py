@@ -58,7 +58,8 @@ class DDPStrategy(ParallelStrategy):
 
     Attributes:
         wrap_module: A function that makes the DistributedDataParallel in place of this strategy; it must agree with
-            the arguments above that are not at their defaults. None, the default, leaves it to this strategy.
+            the arguments above that are not at their defaults. It is called for a single process, too. None, the
+            default, leaves it to this strategy, which does not wrap a single process.
         finds_unused_in: A function of the module that replaces a `find_unused_parameters` of None; None, the default,
             is False for all modules.
 
@@ -130,7 +131,7 @@ class DDPStrategy(ParallelStrategy):
             broadcast_tensors([*module.parameters(), *module.buffers()])
             if self._sync_batchnorm:
                 self._batch_norm = SynchronizedBatchNorm(module)
-            self._is_wrap_due = True
+        self._is_wrap_due = self.world_size > 1 or self.wrap_module is not None
         return computing
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:

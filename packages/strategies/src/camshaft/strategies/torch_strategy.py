@@ -65,9 +65,13 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
             The module, or a `Computing` of it if the precision wraps its forward.
         """
         self.precision.convert_module(module)
-        module.to(self.device)
+        self.place_module(module)
         step = self.wrap_step(module)
         return module if step is module else Computing(module, step)
+
+    def place_module(self, module: nn.Module) -> None:
+        """Move a module to the device, in place. Override it to place its parts elsewhere."""
+        module.to(self.device)
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
         """Make optimizers step in this strategy's precision, and return them."""

@@ -11,8 +11,8 @@ import torch
 
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for, which few trainers do here
 from camshaft.compat.arguments.gradient_norms import EarlierGradientNorms
-from camshaft.compat.arguments.later_strategy import LaterStrategy
 from camshaft.compat.arguments.translation import EarlierArgument, Translate, Translation
+from camshaft.compat.names.stand_ins import check_not_missing
 from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.remote_files import absolute
@@ -310,32 +310,38 @@ def plugins(name: str, value: Any, given: _Given) -> Translation:
     """Translate names of strategies, precisions and environments; other plugins are parts of a strategy today."""
     found = [_plugin(name, plugin) for plugin in (value if isinstance(value, (list, tuple)) else [value])]
     arguments: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for translation in found:
-        if arguments.keys() & translation.arguments.keys():
+        if arguments.keys() & translation.arguments.keys() or settings.keys() & translation.settings.keys():
             raise ValueError(must_be(name, "one of each kind", value, _WHERE, "Leave one of them out."))
         arguments |= translation.arguments
+        settings |= translation.settings
     remarks = [translation.remark for translation in found if translation.remark]
     added = tuple(one for translation in found for one in translation.callbacks)
-    return Translation(arguments=arguments, callbacks=added, remark="; ".join(remarks))
+    return Translation(arguments=arguments, callbacks=added, settings=settings, remark="; ".join(remarks))
 
 
 def _plugin(name: str, plugin: Any) -> Translation:
     if isinstance(plugin, str) and plugin in _STRATEGIES:
         return _of(plugin, _STRATEGIES)
-    if isinstance(plugin, (StrategyDefaults, LaterStrategy)) or (isinstance(plugin, str) and plugin in STRATEGY_NAMES):
+    if isinstance(plugin, StrategyDefaults) or (isinstance(plugin, str) and plugin in STRATEGY_NAMES):
         return Translation(arguments={"strategy": plugin})
     if isinstance(plugin, Precision):
         return Translation(arguments={"precision": plugin})
-    from camshaft.compat.names.plugins import environments  # rarely passed
+    from camshaft.compat.names.plugins import checkpoint_io, environments  # rarely passed
 
     if isinstance(plugin, environments.SLURMEnvironment) and plugin.auto_requeue and plugin.detect():
         requeued = "SIGUSR1" if plugin.requeue_signal is None else signal.Signals(plugin.requeue_signal).name
         return Translation(callbacks=(callbacks.PreemptionCheckpoint([requeued], requeue=True),))
     if type(plugin) in environments.RECOGNISED:
         return Translation(remark="is left out: what launched the processes is recognised")
-    if isinstance(plugin, environments.ClusterEnvironment):
-        action = "Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in the environment."
-        raise refusal(name, plugin, "an environment of one's own is not asked", action)
+    for kind, setting in (
+        (environments.ClusterEnvironment, "cluster_environment"),
+        (checkpoint_io.CheckpointIO, "checkpoint_io"),
+    ):
+        if isinstance(plugin, kind):
+            return Translation(settings={setting: plugin}, remark="is a part of the strategy")
+    check_not_missing(plugin)
     raise refusal(name, plugin, "there are no plugins", "Pass a strategy object and `precision`.")
 
 

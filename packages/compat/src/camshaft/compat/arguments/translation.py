@@ -70,12 +70,16 @@ class EarlierSettings:
         lr_find: What `tune` searches a learning rate with.
         scale_batch_size: What `tune` searches a batch size with.
         of_module: Attributes that the module is to have.
+        cluster_environment: The plugin that knows the ranks.
+        checkpoint_io: The plugin that writes and reads checkpoints.
     """
 
     ckpt_path: Any = None
     lr_find: Any = None
     scale_batch_size: Any = None
     of_module: Mapping[str, Any] = attrs.field(factory=dict)
+    cluster_environment: Any = None
+    checkpoint_io: Any = None
 
 
 class ModuleSettings(Callback):

@@ -198,8 +198,9 @@ def install_aliases() -> None:
     `pytorch_lightning`, `lightning`, `lightning.pytorch`, `lightning_fabric` and the modules below them, with the names
     that code of 2019 to today imports from them. Installed packages of these names are not looked at meanwhile.
 
-    - A public name of Lightning 2.6 is imported. One for which nothing stands is a class that raises `MissingNameError`
-      once it is called, with what to use; `hasattr` of its module is true.
+    - A public name of Lightning 2.6 is imported. One for which nothing stands is a class that can be subclassed and
+      made; it raises `MissingNameError`, with what to use, once an object is called or passed to a trainer, or a
+      function is called. `hasattr` of its module is true.
     - So is one that only earlier releases had, in `from ... import`; but as an attribute it is there only if something
       stands for it, so that `hasattr` is what it is in 2.6. Where a later release has it elsewhere, it is that one:
       code that tries an old and a new place gets what works, in either order.

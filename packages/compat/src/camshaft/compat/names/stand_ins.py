@@ -105,20 +105,19 @@ class MissingNameError(NotImplementedError):
 
 
 class MissingName(StandIn):
-    """The class of stand-ins, which are classes: nothing is an instance of one, and it can be subclassed and annotate.
+    """The class of stand-ins, which are classes: they can be subclassed, annotate and be made.
 
-    A call raises, of the stand-in as of its subclasses, and so does its use as a decorator. An attribute raises as
-    well, as an `AttributeError`, so that `hasattr` is False.
+    An attribute that a class or an object has not itself is another stand-in. A call of an object, or of a stand-in
+    with the name of a function, raises `MissingNameError`, and so does the use of one in a trainer.
     """
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        raise MissingNameError(*cls.__missing__)
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__is_class__:
+            raise MissingNameError(*cls.__missing__)
+        return super().__call__(*args, **kwargs)
 
-    def __getattr__(cls, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(f"{cls.__name__!r} has no attribute {name!r}")
-        error = MissingNameError(*cls.__missing__)
-        raise AttributeError(f"{name!r} is asked of `{error.name}`, a name without counterpart. {error.advice}")
+    def __getattr__(cls, name: str) -> MissingName:
+        return _attribute(cls, name)
 
     def __iter__(cls) -> NoReturn:
         raise MissingNameError(*cls.__missing__)
@@ -126,6 +125,24 @@ class MissingName(StandIn):
     def __repr__(cls) -> str:
         missing = cls.__dict__.get("__missing__")
         return f"<{missing[0]}, which camshaft has not>" if missing else super().__repr__()
+
+
+def _attribute(cls: Any, name: str) -> MissingName:
+    if name.startswith("_"):
+        raise AttributeError(f"{cls.__name__!r} has no attribute {name!r}")
+    return stand_in(cls.__missing__[0], name, cls.__missing__[1])
+
+
+def _refuse_use(one: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise MissingNameError(*type(one).__missing__)
+
+
+def check_not_missing(*values: Any) -> None:
+    """Raise `MissingNameError` if a value is an object of a name without counterpart, or such a name."""
+    for value in values:
+        cls = value if isinstance(value, MissingName) else type(value)
+        if isinstance(cls, MissingName):
+            raise MissingNameError(*cls.__missing__)
 
 
 @cache
@@ -140,6 +157,10 @@ def stand_in(module: str, name: str, advice: str) -> MissingName:
     bases = (Exception,) if _ERRORS.fullmatch(name) else ()
     space = {
         "__missing__": (f"{module}.{name}", advice),
+        "__is_class__": name.lstrip("_")[:1].isupper(),
+        "__init__": lambda self, *args, **kwargs: None,
+        "__getattr__": lambda self, attribute: _attribute(type(self), attribute),
+        **dict.fromkeys(("__call__", "__iter__", "__enter__"), _refuse_use),
         "__module__": module,
         "__doc__": f"Raise on use: nothing stands for it. {advice}",
         "__class_getitem__": classmethod(lambda cls, _: cls),

@@ -59,6 +59,8 @@ _PRECISIONS = "DoublePrecision FSDPPrecision HalfPrecision MixedPrecision"
 _EARLIER_PRECISIONS = """
     DoublePrecisionPlugin=DoublePrecision HalfPrecisionPlugin=HalfPrecision MixedPrecisionPlugin=MixedPrecision
     NativeMixedPrecisionPlugin=MixedPrecision PrecisionPlugin=precision_plugin"""
+_REGISTRIES = "CALLBACK_REGISTRY DATAMODULE_REGISTRY LR_SCHEDULER_REGISTRY MODEL_REGISTRY OPTIMIZER_REGISTRY"
+_CHECKPOINT_IO = "AsyncCheckpointIO CheckpointIO TorchCheckpointIO"
 _DEMOS = """
     BoringDataModule BoringDataModuleNoLen BoringModel DemoModel IterableBoringDataModule ManualOptimBoringModel
     RandomDataset RandomDictDataset RandomIterableDataset RandomIterableDatasetWithLen"""
@@ -97,7 +99,6 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.callbacks.weights.finetuning": "multiplicative",
     "camshaft.callbacks.progress.tqdm_progress_bar": "Tqdm",
     "camshaft.callbacks.progress.progress_bar": "get_standard_metrics=version_metrics",
-    "camshaft.strategies": "ParallelStrategy Strategy=TorchStrategy",
     "torch.nn.parallel": "DistributedDataParallel LightningDistributedDataParallel=DistributedDataParallel",
     f"{_HERE}.trainer.callbacks": _ADAPTED_CALLBACKS,
     f"{_HERE}.utilities.model_summaries": f"FunctionalModelSummary=ModelSummary {_OF_SUMMARIES}",
@@ -114,9 +115,15 @@ _STANDS_FOR: Mapping[str, str] = {
         _CallbackConnector=CallbackConnector _CheckpointConnector=CheckpointConnector _DataConnector=DataConnector
         _LoggerConnector=LoggerConnector _SignalConnector=SignalConnector""",
     f"{_HERE}.plugins.samplers": "DistributedSamplerWrapper",
+    f"{_HERE}.plugins.checkpoint_io": "AsyncCheckpointIO CheckpointIO TorchCheckpointIO",
+    f"{_HERE}.plugins.fsdp": "FSDPStrategy DDPFullyShardedNativeStrategy=FSDPStrategy",
+    f"{_HERE}.plugins.registries": """
+        CALLBACK_REGISTRY DATAMODULE_REGISTRY LR_SCHEDULER_REGISTRY MODEL_REGISTRY OPTIMIZER_REGISTRY
+        _register_classes=register_classes""",
+    f"{_HERE}.plugins.base_strategy": """
+        SingleDevicePlugin=SingleDeviceStrategy SingleDeviceStrategy Strategy TrainingTypePlugin=Strategy""",
     f"{_HERE}.plugins.strategies": """
-        DDPPlugin DDPStrategy FSDPStrategy DDPFullyShardedNativeStrategy=FSDPStrategy
-        SingleDevicePlugin=SingleDeviceStrategy SingleDeviceStrategy""",
+        DDPPlugin DDPStrategy ParallelPlugin=ParallelStrategy ParallelStrategy StrategyRegistry""",
     f"{_HERE}.utilities.combined_loader": "CombinedLoader",
     f"{_HERE}.utilities.compiled": "from_compiled to_uncompiled",
     f"{_HERE}.utilities.functions": f"""
@@ -144,6 +151,7 @@ _STANDS_FOR: Mapping[str, str] = {
     f"{_HERE}.utilities.constructors": _CONSTRUCTORS,
     f"{_HERE}.utilities.model_functions": f"""
         {_OF_MODELS} _ModuleMode=ModuleMode _add_prefix=add_prefix _convert_params=convert_params
+        _optimizer_to_device=optimizer_to_device _optimizers_to_device=optimizers_to_device
         _restricted_classmethod=restricted_classmethod check_finite_loss""",
     "lightning_utilities.core.imports": "RequirementCache compare_version module_available package_available",
     f"{_HERE}.trainer.fabric_loggers": """
@@ -194,7 +202,9 @@ MODULES: Mapping[str, str] = {
     "@fabric.utilities.cloud_io": """
         _atomic_save=atomic_save _is_dir _is_local_file_protocol _load=load get_filesystem""",
     "@fabric.utilities.distributed": "DistributedSamplerWrapper",
+    "@fabric.utilities.optimizer": "_optimizer_to_device _optimizers_to_device",
     "@fabric.utilities.rank_zero": _RANK_ZERO,
+    "@fabric.utilities.registry": "_register_classes",
     "@fabric.utilities.seed": "isolate_rng pl_worker_init_function reset_seed seed_everything",
     "@fabric.utilities.spike": "TrainingSpikeException",
     "@fabric.utilities.throughput": "Throughput get_available_flops measure_flops",
@@ -282,14 +292,18 @@ MODULES: Mapping[str, str] = {
     "metrics.utils": "to_categorical to_onehot",
     "overrides": "",
     "overrides.data_parallel": "LightningDistributedDataParallel",
-    "plugins": f"{_PRECISIONS} {_EARLIER_PRECISIONS} DDPPlugin Precision=precision_plugin SingleDevicePlugin",
+    "plugins": f"""
+        {_PRECISIONS} {_EARLIER_PRECISIONS} {_CHECKPOINT_IO} DDPPlugin ParallelPlugin Precision=precision_plugin
+        SingleDevicePlugin TrainingTypePlugin""",
     "plugins.ddp_plugin": "DDPPlugin",
     "plugins.environments": _ENVIRONMENTS,
     "plugins.precision": f"{_PRECISIONS} {_EARLIER_PRECISIONS} Precision=precision_plugin",
     "plugins.precision.precision": "Precision=precision_plugin",
-    "plugins.training_type": "DDPPlugin SingleDevicePlugin",
+    "plugins.training_type": "DDPPlugin ParallelPlugin SingleDevicePlugin TrainingTypePlugin",
     "plugins.training_type.ddp": "DDPPlugin",
+    "plugins.training_type.parallel": "ParallelPlugin",
     "plugins.training_type.single_device": "SingleDevicePlugin",
+    "plugins.training_type.training_type_plugin": "TrainingTypePlugin",
     "profiler": f"{_PROFILERS} AbstractProfiler BaseProfiler",
     "profiler.advanced": "AdvancedProfiler",
     "profiler.base": "AbstractProfiler BaseProfiler PassThroughProfiler Profiler",
@@ -311,7 +325,8 @@ MODULES: Mapping[str, str] = {
     "root_module.memory": "ModelSummary=FunctionalModelSummary get_human_readable_count",
     "root_module.root_module": "LightningModule",
     "strategies": """
-        DDPFullyShardedNativeStrategy DDPStrategy FSDPStrategy ParallelStrategy SingleDeviceStrategy Strategy""",
+        DDPFullyShardedNativeStrategy DDPStrategy FSDPStrategy ParallelStrategy SingleDeviceStrategy Strategy
+        StrategyRegistry""",
     "strategies.ddp": "DDPStrategy",
     "strategies.fsdp": "FSDPStrategy",
     "strategies.fully_sharded_native": "DDPFullyShardedNativeStrategy",
@@ -338,7 +353,7 @@ MODULES: Mapping[str, str] = {
         {_RANK_ZERO} {_FLAGS} AttributeDict CombinedLoader FLOAT16_EPSILON FLOAT32_EPSILON FLOAT64_EPSILON
         GradClipAlgorithmType LightningEnum flatten_dict is_picklable move_data_to_device""",
     "utilities.apply_func": "apply_to_collection move_data_to_device",
-    "utilities.cli": f"{_CLI} LightningArgumentParser LightningCLI LRSchedulerType LRSchedulerTypeUnion",
+    "utilities.cli": f"{_CLI} {_REGISTRIES} LightningArgumentParser LightningCLI LRSchedulerType LRSchedulerTypeUnion",
     "utilities.cloud_io": "atomic_save get_filesystem load",
     "utilities.combined_loader": "CombinedLoader",
     "utilities.compile": "from_compiled to_uncompiled",
@@ -371,8 +386,8 @@ under another one. "@" begins places that are not below the first package."""
 
 EVERYWHERE = frozenset(
     f"""
-    {_ACCELERATORS} {_ENVIRONMENTS} {_PRECISIONS} {_SAME_TYPES} {_RANK_ZERO} {_OF_MODELS} ACCELERATOR_REGISTRY
-    AttributeDict
+    {_ACCELERATORS} {_CHECKPOINT_IO} {_ENVIRONMENTS} {_PRECISIONS} {_REGISTRIES} {_SAME_TYPES} {_RANK_ZERO} {_OF_MODELS}
+    ACCELERATOR_REGISTRY AttributeDict _register_classes
     CombinedLoader LightningDeprecationWarning LightningEnum MisconfigurationException
     PossibleUserWarning
     ProcessGroup ReduceOp RequirementCache WarningCache _ModuleMode _PATH _add_prefix _convert_params _get_rank
@@ -412,8 +427,6 @@ _REFUSED: Mapping[str, str] = {
         "Fabric LightningLite @fabric. lite."
     ),
     "There are no apps here.": "LightningApp LightningFlow LightningWork @lightning.app.",
-    "Run `python -m camshaft.trainer fit --model MODULE:CLASS ...`, which reads such files, too.": """
-        MODEL_REGISTRY DATAMODULE_REGISTRY CALLBACK_REGISTRY""",
     "Use `Tuner` of `camshaft.trainer`.": "tuner.",
     "Pass `callbacks=[DeviceStatsMonitor()]` of `camshaft.callbacks`.": "GPUStatsMonitor XLAStatsMonitor",
     "Use the package `torchao`.": "QuantizationAwareTraining",
@@ -425,8 +438,8 @@ _REFUSED: Mapping[str, str] = {
     "Nothing needs to be passed: torchrun, SLURM and the trainer's own launcher are recognised.": """
         KubeflowEnvironment LSFEnvironment MPIEnvironment XLAEnvironment cluster_environments. plugins.environments.
         @fabric.plugins.environments.""",
-    "The strategy writes and reads checkpoints. Pass one with other methods: see `camshaft.hooks_core.protocols`.": (
-        "CheckpointIO TorchCheckpointIO AsyncCheckpointIO plugins.io."
+    "Subclass `CheckpointIO`, and pass it as `Trainer(plugins=...)`.": (
+        "XLACheckpointIO plugins.io. @fabric.plugins.io."
     ),
     'Pass `Trainer(strategy="sharded")`, or `ShardedStrategy(...)` of `camshaft.strategies`.': """
         DDPShardedPlugin DDPSpawnShardedPlugin DDPFullyShardedPlugin DDPShardedStrategy DDPSpawnShardedStrategy
@@ -440,8 +453,7 @@ _REFUSED: Mapping[str, str] = {
     "No such devices are supported. Use CPUs or GPUs: `Trainer(accelerator=...)`.": """
         TPUSpawnPlugin TPUSpawnStrategy SingleTPUPlugin XLAStrategy XLAProfiler TPUAccelerator IPUAccelerator
         HPUAccelerator utilities.xla_device.""",
-    "Pass a strategy: see `camshaft.strategies`.": "TrainingTypePlugin ParallelPlugin Plugin",
-    "Pass a strategy object, which needs no name.": "StrategyRegistry STRATEGY_REGISTRY",
+    "Pass a strategy: see `camshaft.strategies`.": "Plugin STRATEGY_REGISTRY",
     "Pass `Trainer(sync_batchnorm=True)`.": "LayerSync TorchSyncBatchNorm",
     "Subclass `torchmetrics.Metric`, and define `update` and `compute`.": (
         "TensorMetric NumpyMetric TensorCollectionMetric SklearnMetric numpy_metric tensor_metric"

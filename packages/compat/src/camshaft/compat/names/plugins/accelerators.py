@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from camshaft.compat.names.plugins.registries import Registry
 from camshaft.compat.private_parts import ConnectorView
 from camshaft.compat.trainer import Trainer
 from camshaft.hooks_core.messages import must_be
 
 _ALL = -1
-_Register = Callable[[Any], Any]
 
 
 class Accelerator(ABC):
-    """A kind of device. Subclasses can be asked, but not passed to a trainer, which takes a kind's name."""
+    """A kind of device: its name, or an object, is a value of `Trainer(accelerator=...)`."""
 
     @abstractmethod
     def setup_device(self, device: torch.device) -> None:
         """Prepare a device."""
+
+    def setup(self, trainer: Any) -> None:
+        """Prepare for a trainer, before the module is moved; by default nothing."""
+        return
 
     @abstractmethod
     def teardown(self) -> None:
@@ -54,7 +58,7 @@ class Accelerator(ABC):
         """Return the name, as in `Trainer(accelerator=...)`."""
 
     @classmethod
-    def register_accelerators(cls, accelerator_registry: AcceleratorRegistryType) -> None:
+    def register_accelerators(cls, accelerator_registry: Registry) -> None:
         """Put the class under its name into a registry; by default nothing."""
         return
 
@@ -88,7 +92,7 @@ class _Stock(Accelerator):
             torch.cuda.empty_cache()
 
     @classmethod
-    def register_accelerators(cls, accelerator_registry: AcceleratorRegistryType) -> None:
+    def register_accelerators(cls, accelerator_registry: Registry) -> None:
         """Put the class under its name into a registry."""
         accelerator_registry.register(cls.name(), cls, cls.__name__)
 
@@ -200,64 +204,7 @@ class MPSAccelerator(_Stock):
         return {name.replace("cpu_", "M1_", 1): value for name, value in get_cpu_stats().items()}
 
 
-class AcceleratorRegistryType(dict[str, dict[str, Any]]):
-    """Kinds of devices by name."""
-
-    def register(
-        self,
-        name: str,
-        accelerator: _Register | None = None,
-        description: str = "",
-        override: bool = False,
-        **kwargs: Any,
-    ) -> _Register:
-        """Add a class under a name, or decorate it.
-
-        Args:
-            name: The name.
-            accelerator: The class; None returns a decorator.
-            description: A text.
-            override: Whether one of that name may be replaced.
-            kwargs: Arguments of its constructor.
-
-        Raises:
-            ValueError: If the name is there already.
-        """
-        if name in self and not override:
-            action = "Pass override=True."
-            raise ValueError(must_be("name", "a new name", name, "AcceleratorRegistry.register", action))
-
-        def register(made: _Register) -> _Register:
-            facts = {"description": description, "init_params": kwargs, "accelerator": made, "accelerator_name": name}
-            self[name] = facts
-            return made
-
-        return register if accelerator is None else register(accelerator)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return an object of the class of that name.
-
-        Raises:
-            KeyError: If there is none, and no default.
-        """
-        if name in self:
-            return self[name]["accelerator"](**self[name]["init_params"])
-        if default is None:
-            raise KeyError(
-                must_be("name", f"one of {', '.join(self)}", name, "AcceleratorRegistry", "Pass one of these.")
-            )
-        return default
-
-    def remove(self, name: str) -> None:
-        """Remove the class of that name."""
-        self.pop(name)
-
-    def available_accelerators(self) -> set[str]:
-        """Return the names."""
-        return set(self)
-
-
-AcceleratorRegistry = AcceleratorRegistryType()
+AcceleratorRegistry = Registry("accelerator")
 for _kind in (CPUAccelerator, CUDAAccelerator, MPSAccelerator):
     _kind.register_accelerators(AcceleratorRegistry)
 

@@ -1,6 +1,7 @@
 """Launchers' environments under Lightning's names: they say what the variables of this process say.
 
-None needs to be passed to a trainer, which recognises torchrun, SLURM and its own launcher.
+None of these needs to be passed to a trainer, which recognises torchrun, SLURM and its own launcher; one of one's own
+is asked for the ranks.
 """
 
 from __future__ import annotations
@@ -23,24 +24,32 @@ class ClusterEnvironment(ABC):
     """The place of this process among those of a launcher."""
 
     @property
-    @abstractmethod
     def creates_processes_externally(self) -> bool:
-        """True if the launcher starts all processes."""
+        """True if the launcher starts all processes; in a class of 1.2 to 1.5, where `creates_children` says so."""
+        return bool(self._of_before("creates_children"))
 
     @property
-    @abstractmethod
     def main_address(self) -> str:
-        """The address of rank 0."""
+        """The address of rank 0; in a class of 1.2 to 1.5 its `master_address`."""
+        return str(self._of_before("master_address"))
 
     @property
-    @abstractmethod
     def main_port(self) -> int:
-        """The port of rank 0."""
+        """The port of rank 0; in a class of 1.2 to 1.5 its `master_port`."""
+        return int(self._of_before("master_port"))
+
+    def _of_before(self, name: str) -> Any:
+        earlier = getattr(self, name, None)
+        if earlier is None:
+            today = {"creates_children": "creates_processes_externally"}.get(name, name.replace("master", "main"))
+            action = "Define it."
+            raise NotImplementedError(must_be(today, "defined", None, type(self).__qualname__, action))
+        return earlier()
 
     @staticmethod
-    @abstractmethod
     def detect() -> bool:
-        """Return whether this process was started by this launcher."""
+        """Return False; in subclasses whether this process was started by this launcher."""
+        return False
 
     @abstractmethod
     def world_size(self) -> int:
@@ -274,6 +283,24 @@ class SLURMEnvironment(_External):
 
 RECOGNISED = (LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment)
 """Those that a trainer finds out by itself."""
+
+
+def set_variables(environment: ClusterEnvironment) -> None:
+    """Set the variables of torchrun as an environment says that is not recognised, if it starts the processes.
+
+    Args:
+        environment: The environment.
+    """
+    if type(environment) in RECOGNISED or not environment.creates_processes_externally:
+        return
+    values = {
+        "RANK": environment.global_rank(),
+        "WORLD_SIZE": environment.world_size(),
+        "LOCAL_RANK": environment.local_rank(),
+        "MASTER_ADDR": environment.main_address,
+        "MASTER_PORT": environment.main_port,
+    }
+    os.environ.update({name: str(value) for name, value in values.items()})
 
 
 def _is_interactive() -> bool:

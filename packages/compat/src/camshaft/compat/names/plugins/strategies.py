@@ -1,110 +1,162 @@
-"""Strategies with the arguments of Lightning's, whose devices are those of the trainer."""
+"""Strategies under Lightning's names, and the choice of one by a trainer's arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy
-from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
+from torch import nn
 
-from camshaft.compat.arguments.later_strategy import LaterStrategy
-from camshaft.compat.names.plugins.environments import RECOGNISED
-from camshaft.compat.names.stand_ins import StandIn, refuse_argument
-from camshaft.hooks_core.messages import must_be
+from camshaft.compat.names.plugins.accelerators import Accelerator
+from camshaft.compat.names.plugins.base_strategy import SingleDeviceStrategy, Strategy
+from camshaft.compat.names.plugins.environments import (
+    RECOGNISED,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+    set_variables,
+)
+from camshaft.compat.names.plugins.overrides import is_overridden
+from camshaft.compat.names.plugins.registries import StrategyRegistry
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.strategies import DDPStrategy as _DDPStrategy
-from camshaft.strategies import ShardedStrategy as _ShardedStrategy
-from camshaft.strategies import SingleDeviceStrategy as _SingleDeviceStrategy
-from camshaft.strategies.precision import Precision
+from camshaft.strategies import ParallelStrategy as _ParallelStrategy
+from camshaft.strategies import choose_device, find_process_environment
 
-_UNUSED = {True: "ddp_find_unused_parameters_true", False: "ddp_find_unused_parameters_false", None: "ddp"}
-
-
-class _Named(StandIn):
-    """A metaclass whose calls return a strategy's name if possible, so that the trainer chooses devices."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.make(*args, **kwargs)  # type: ignore[attr-defined]
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        if isinstance(instance, LaterStrategy):
-            return issubclass(instance.kind, cls.__dict__["__stands_for__"])
-        return super().__instancecheck__(instance)
+_KINDS = ("cpu", "cuda", "mps")
 
 
-def _refuse_files(where: str, checkpoint_io: Any) -> None:
-    action = "Pass a strategy of your own: see `camshaft.hooks_core.protocols`."
-    refuse_argument("checkpoint_io", checkpoint_io, where, "the strategy itself writes and reads checkpoints", action)
+class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it takes more arguments than the latter
+    """The base class of strategies of several processes under the import names.
 
-
-def _precision_of(where: str, plugin: Any) -> dict[str, Any]:
-    """Return the argument of a precision plugin.
-
-    Raises:
-        TypeError: If it is no precision.
+    Args:
+        accelerator, checkpoint_io, precision_plugin: As in `Strategy`.
+        parallel_devices: The devices, one for each process; None are the trainer's.
+        cluster_environment: What says which process this is, if it starts the processes.
     """
-    if plugin is not None and not isinstance(plugin, Precision):
-        action = 'Pass one of `lightning.pytorch.plugins`, or `Trainer(precision="16-mixed")`.'
-        raise TypeError(must_be("precision_plugin", "a precision", plugin, where, action))
-    return {} if plugin is None else {"precision": plugin}
+
+    __stands_for__: ClassVar[type] = _ParallelStrategy
+    of_trainer: ClassVar[Sequence[str]] = ("accelerator", "devices", "num_nodes", "precision")
+
+    _process_group_backend: str | None = None
+    _timeout: Any = None
+
+    def __init__(
+        self,
+        accelerator: Any = None,
+        parallel_devices: Any = None,
+        cluster_environment: Any = None,
+        checkpoint_io: Any = None,
+        precision_plugin: Any = None,
+    ) -> None:
+        super().__init__(accelerator, checkpoint_io, precision_plugin)
+        self._parallel_devices, self.cluster_environment = parallel_devices, cluster_environment
+
+    def attach(self, of_trainer: Mapping[str, Any]) -> None:
+        """Choose devices and precision, and let the environment know; see `Strategy.attach`."""
+        kind = self._accelerator
+        if isinstance(kind, Accelerator) and kind.name() not in _KINDS and not self._parallel_devices:
+            self._parallel_devices = _devices_of(kind, of_trainer)
+        super().attach(of_trainer)
+
+    def complete(self) -> None:
+        """Let the environment know, which is that of the launcher if there is none; see `Strategy.complete`."""
+        super().complete()
+        if self.cluster_environment is None:
+            launchers = (TorchElasticEnvironment, SLURMEnvironment, LightningEnvironment)
+            self.cluster_environment = next(kind for kind in launchers if kind.detect())()
+        environment = self.cluster_environment
+        environment.set_world_size(self.world_size)
+        environment.set_global_rank(self.global_rank)
+        if type(environment) not in RECOGNISED:
+            environment.validate_settings(self.num_processes, self.num_nodes)
+
+    def native_arguments(self) -> dict[str, Any]:
+        found = {**super().native_arguments(), "backend": self._process_group_backend, "timeout": self._timeout}
+        if self._accelerator is not None and not self._parallel_devices:
+            found["accelerator"] = self._accelerator if isinstance(self._accelerator, str) else self._accelerator.name()
+        if self._parallel_devices:
+            devices = [torch.device(one) for one in self._parallel_devices]
+            found["accelerator"] = devices[0].type
+            is_cpu = devices[0].type == "cpu"
+            found["devices"] = len(devices) if is_cpu else [one.index or 0 for one in devices]
+        return found
+
+    @property
+    def parallel_devices(self) -> list[torch.device] | None:
+        """The devices of this machine's processes; None while they are the trainer's to choose."""
+        if self._parallel_devices is not None or not self._is_attached:
+            return self._parallel_devices  # type: ignore[no-any-return]
+        kind = self.device.type
+        return [torch.device(kind) if kind == "cpu" else torch.device(kind, index) for index in self.device_ids]
+
+    @parallel_devices.setter
+    def parallel_devices(self, parallel_devices: Any) -> None:
+        self._parallel_devices = parallel_devices
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes of this machine."""
+        return len(self.parallel_devices or ())
+
+    @property
+    def node_rank(self) -> int:
+        """The index of this machine."""
+        return self.global_rank // max(1, self.num_processes)
+
+    @property
+    def process_group_backend(self) -> str | None:
+        """The backend that was asked for."""
+        return self._process_group_backend
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """The share of the data that this process takes: `num_replicas` and `rank`."""
+        return {"num_replicas": super().num_data_ranks, "rank": super().data_rank}
+
+    @property
+    def data_rank(self) -> int:
+        """Index of this process among those that share the data."""
+        return int(self.distributed_sampler_kwargs["rank"])
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Number of processes that share the data."""
+        return int(self.distributed_sampler_kwargs["num_replicas"])
+
+    def setup_environment(self) -> None:
+        """Join the processes, by `setup_distributed`. Collective."""
+        self.setup_distributed()
+
+    def setup_distributed(self) -> None:
+        """Join the processes. Collective."""
+        self.set_world_ranks()
+        super().setup_environment()
+
+    def set_world_ranks(self) -> None:
+        """Do nothing: the ranks are known."""
 
 
-def _parallel(
-    where: str,
-    *,
-    accelerator: Any = None,
-    parallel_devices: Any = None,
-    cluster_environment: Any = None,
-    checkpoint_io: Any = None,
-    precision_plugin: Any = None,
-    process_group_backend: str | None = None,
-    timeout: timedelta | None = None,
-) -> dict[str, Any]:
-    """Return today's arguments of a strategy of several processes.
+class DDPStrategy(ParallelStrategy, _DDPStrategy):  # type: ignore[misc]
+    """`camshaft.strategies.DDPStrategy`, whose devices and precision are the trainer's.
 
-    Raises:
-        TypeError, ValueError: If one has no counterpart.
-    """
-    _refuse_files(where, checkpoint_io)
-    if cluster_environment is not None and type(cluster_environment) not in RECOGNISED:
-        why, action = "an environment of one's own is not asked", "Set RANK, WORLD_SIZE and the like, as torchrun does."
-        refuse_argument("cluster_environment", cluster_environment, where, why, action)
-    given = {**_precision_of(where, precision_plugin), "backend": process_group_backend, "timeout": timeout}
-    if accelerator is not None:
-        given["accelerator"] = accelerator if isinstance(accelerator, str) else accelerator.name()
-    if parallel_devices:
-        devices = [torch.device(one) for one in parallel_devices]
-        given["accelerator"] = devices[0].type
-        is_cpu = devices[0].type == "cpu"
-        given["devices"] = len(devices) if is_cpu else [one.index or 0 for one in devices]
-    return {name: value for name, value in given.items() if value is not None}
-
-
-class DDPStrategy(metaclass=_Named):
-    """A value of `Trainer(strategy=...)`: a name, or for more than unused parameters a strategy in the making.
-
-    Calling it returns "ddp", "ddp_find_unused_parameters_true" or "ddp_find_unused_parameters_false", or with further
-    arguments a `LaterStrategy`. Devices and precision that are not given are those of the trainer. Subclasses are
-    refused: they would override methods that are not called.
+    Args:
+        accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin: As in `ParallelStrategy`.
+        ddp_comm_state, ddp_comm_hook, ddp_comm_wrapper: State, hook, and a wrapper of the hook.
+        model_averaging_period: The updates between averages of models, with a state of post-local SGD.
+        process_group_backend: The backend of torch.
+        timeout: How long processes wait for each other.
+        start_method: How the trainer starts processes; whatever it is, it starts the script once for each.
+        kwargs: Further arguments of today.
     """
 
     __stands_for__: ClassVar[type] = _DDPStrategy
+    of_trainer: ClassVar[Sequence[str]] = (*ParallelStrategy.of_trainer, "sync_batchnorm")
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        if cls.__module__ != __name__:
-            action = "Subclass the one of `camshaft.strategies`."
-            raise TypeError(must_be(cls.__mro__[1].__name__, "used as it is", cls, cls.__qualname__, action))
-        super().__init_subclass__(**kwargs)
-
-    def __init__(self, *, find_unused_parameters: bool | None = None, **kwargs: Any) -> None:
-        """Do nothing, as `make` is called in its place; tell parsers of a command line the arguments."""
-
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         accelerator: Any = None,
         parallel_devices: Any = None,
         cluster_environment: Any = None,
@@ -120,45 +172,57 @@ class DDPStrategy(metaclass=_Named):
         *,
         find_unused_parameters: bool | None = None,
         **kwargs: Any,
-    ) -> Any:
-        """Return the name or the strategy.
+    ) -> None:
+        super().__init__(accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin)
+        self._ddp_comm_state, self._ddp_comm_hook = ddp_comm_state, ddp_comm_hook
+        self._ddp_comm_wrapper, self._model_averaging_period = ddp_comm_wrapper, model_averaging_period
+        self._process_group_backend, self._timeout, self._start_method = process_group_backend, timeout, start_method
+        unused = {} if find_unused_parameters is None else {"find_unused_parameters": find_unused_parameters}
+        self._ddp_kwargs: dict[str, Any] = {**unused, **kwargs}
 
-        Args:
-            accelerator, parallel_devices, precision_plugin: Kind of devices, devices, precision.
-            cluster_environment: One that is recognised without it.
-            checkpoint_io, model_averaging_period: None.
-            ddp_comm_state, ddp_comm_hook, ddp_comm_wrapper: State, hook, and a wrapper of the hook.
-            process_group_backend: The backend of torch.
-            timeout: How long processes wait for each other.
-            start_method: "popen".
-            find_unused_parameters: As today.
-            kwargs: Further arguments of today.
+    def attach(self, of_trainer: Mapping[str, Any]) -> None:
+        """Choose devices and precision; see `Strategy.attach`."""
+        super().attach(of_trainer)
+        if self._start_method != "popen" and self.world_size > 1 and self.is_global_zero:
+            warn_user(f"start_method={self._start_method!r}: the script itself is started once for each process.")
+        if is_overridden(self, "configure_ddp") or is_overridden(self, "_setup_model"):
+            self.wrap_module = self._wrap_by_override
 
-        Raises:
-            TypeError, ValueError: If an argument has no counterpart.
-        """
-        where = "DDPStrategy"
-        action = "Average in `optimizer_step`, or leave it out."
-        refuse_argument("model_averaging_period", model_averaging_period, where, "nothing averages models", action)
-        why = "the script itself is started once for each process"
-        refuse_argument("start_method", start_method, where, why, "Leave it out.", accepted=("popen",))
-        given = _parallel(
-            where,
-            accelerator=accelerator,
-            parallel_devices=parallel_devices,
-            cluster_environment=cluster_environment,
-            checkpoint_io=checkpoint_io,
-            precision_plugin=precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-        )
-        hook = ddp_comm_hook if ddp_comm_wrapper is None else ddp_comm_wrapper(ddp_comm_hook)
-        given |= {} if hook is None else {"comm_hook": hook}
-        given |= {} if ddp_comm_state is None else {"comm_state": ddp_comm_state}
-        given |= kwargs
-        if not given:
-            return _UNUSED[find_unused_parameters]
-        return LaterStrategy(_DDPStrategy, {"find_unused_parameters": find_unused_parameters, **given})
+    def native_arguments(self) -> dict[str, Any]:
+        state, hook, wrapper = self._ddp_comm_state, self._ddp_comm_hook, self._ddp_comm_wrapper
+        if self._model_averaging_period is not None and type(state).__name__ == "PostLocalSGDState":
+            rule, action = "left out, since nothing averages models", "Average in `optimizer_step` of the module."
+            where = type(self).__name__
+            raise ValueError(must_be("model_averaging_period", rule, self._model_averaging_period, where, action))
+        hook = wrapper(hook) if wrapper is not None and hook is not None else hook
+        communication = {} if hook is None else {"comm_hook": hook, "comm_state": state}
+        return {**super().native_arguments(), **communication, **self._ddp_kwargs}
+
+    def _wrap_by_override(self, wrap: Callable[[nn.Module], nn.Module], steps: nn.Module, _: Any, /) -> Any:
+        self.model, self._wrap_steps = steps, wrap
+        try:
+            self.configure_ddp()
+        finally:
+            self._wrap_steps = None
+        return self.model
+
+    _wrap_steps: Callable[[nn.Module], nn.Module] | None = None
+
+    def configure_ddp(self) -> None:
+        """Wrap the module by `_setup_model`. Collective."""
+        if self._wrap_steps is not None:
+            self.model = self._setup_model(self.model)
+
+    def _setup_model(self, model: nn.Module) -> nn.Module:
+        """Return the DistributedDataParallel of the module's steps. Collective."""
+        return model if self._wrap_steps is None else self._wrap_steps(model)
+
+    def _register_ddp_hooks(self) -> None:
+        """Do nothing: hooks are registered when the module is wrapped."""
+
+    def determine_ddp_device_ids(self) -> list[int] | None:
+        """Return a list with the index of this rank's device; None on the CPU."""
+        return None if self.root_device.type == "cpu" else [self.root_device.index]
 
 
 class DDPPlugin(DDPStrategy):
@@ -166,159 +230,74 @@ class DDPPlugin(DDPStrategy):
 
     __stands_for__: ClassVar[type] = _DDPStrategy
 
-    @classmethod
-    def make(cls, *args: Any, find_unused_parameters: bool | None = True, **kwargs: Any) -> Any:
-        """Return the name or the strategy; see `DDPStrategy`."""
-        return super().make(*args, find_unused_parameters=find_unused_parameters, **kwargs)
+    def __init__(self, *args: Any, find_unused_parameters: bool | None = True, **kwargs: Any) -> None:
+        super().__init__(*args, find_unused_parameters=find_unused_parameters, **kwargs)
 
 
-_RESHARDS = {"FULL_SHARD": None, "HYBRID_SHARD": None, "SHARD_GRAD_OP": False, "_HYBRID_SHARD_ZERO2": False}
-_TODAY = "Pass `camshaft.strategies.ShardedStrategy(...)`, which has"
-
-
-class FSDPStrategy(DDPStrategy):
-    """A value of `Trainer(strategy=...)`: "fsdp", or with further arguments a `ShardedStrategy` in the making."""
-
-    __stands_for__: ClassVar[type] = _ShardedStrategy
-
-    def __init__(self, **kwargs: Any) -> None:
-        """Do nothing, as in `DDPStrategy`."""
-
-    @classmethod
-    def make(  # type: ignore[override]  # other arguments than those of the base, which is there for its refusals
-        cls,
-        accelerator: Any = None,
-        parallel_devices: Any = None,
-        cluster_environment: Any = None,
-        checkpoint_io: Any = None,
-        precision_plugin: Any = None,
-        process_group_backend: str | None = None,
-        timeout: timedelta | None = None,
-        cpu_offload: Any = None,
-        mixed_precision: Any = None,
-        auto_wrap_policy: Any = None,
-        activation_checkpointing: Any = None,
-        activation_checkpointing_policy: Any = None,
-        sharding_strategy: Any = "FULL_SHARD",
-        state_dict_type: str | None = None,
-        device_mesh: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Return the name or the strategy.
-
-        Args:
-            accelerator, parallel_devices, cluster_environment, checkpoint_io, precision_plugin, process_group_backend,
-                timeout: As in `DDPStrategy`.
-            cpu_offload: Whether parameters stay in the CPU's memory; a bool, or torch's `CPUOffload`.
-            mixed_precision: A `torch.distributed.fsdp.MixedPrecisionPolicy`.
-            auto_wrap_policy: Classes of modules, or torch's policy of classes or of a size.
-            activation_checkpointing, activation_checkpointing_policy: Likewise, of modules that compute again.
-            sharding_strategy: "FULL_SHARD", "SHARD_GRAD_OP" or "HYBRID_SHARD", or torch's member of that name.
-            state_dict_type: "sharded": that is how it saves.
-            device_mesh: For "HYBRID_SHARD": numbers of copies, and of processes that share one.
-            kwargs: Further arguments of `camshaft.strategies.ShardedStrategy`.
-
-        Raises:
-            TypeError, ValueError: If an argument has no counterpart.
-        """
-        where = "FSDPStrategy"
-        why, action = "checkpoints are saved by all ranks", "Leave it out, and read whole weights by `read_checkpoint`."
-        refuse_argument("state_dict_type", state_dict_type, where, why, action, accepted=("sharded",))
-        if mixed_precision is not None and not isinstance(mixed_precision, MixedPrecisionPolicy):
-            action = "Pass that, or `Trainer(precision=...)`."
-            rule = "a torch.distributed.fsdp.MixedPrecisionPolicy"
-            raise TypeError(must_be("mixed_precision", rule, mixed_precision, where, action))
-        if activation_checkpointing is not None and activation_checkpointing_policy is not None:
-            rule, action = "left out beside `activation_checkpointing`", "Pass one of them."
-            raise ValueError(
-                must_be("activation_checkpointing_policy", rule, activation_checkpointing_policy, where, action)
-            )
-        checkpointing = activation_checkpointing or activation_checkpointing_policy
-        given = _parallel(
-            where,
-            accelerator=accelerator,
-            parallel_devices=parallel_devices,
-            cluster_environment=cluster_environment,
-            checkpoint_io=checkpoint_io,
-            precision_plugin=precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-        )
-        further = {
-            "cpu_offload": bool(getattr(cpu_offload, "offload_params", cpu_offload)) or None,
-            "mixed_precision": mixed_precision,
-            "policy": _policy("auto_wrap_policy", auto_wrap_policy),
-            "activation_checkpointing": _policy("activation_checkpointing", checkpointing),
-            **_sharding(sharding_strategy, device_mesh),
-            **kwargs,
-        }
-        given |= {name: value for name, value in further.items() if value is not None}
-        return LaterStrategy(_ShardedStrategy, given) if given else "fsdp"
-
-
-def _sharding(strategy: Any, mesh: Any) -> Mapping[str, Any]:
-    """Return arguments for a way of sharding.
-
-    Raises:
-        ValueError: If there is none for it.
-    """
-    where, name = "FSDPStrategy", getattr(strategy, "name", strategy)
-    if name not in _RESHARDS:
-        action = "Pass one of these, or strategy='ddp' to shard nothing."
-        raise ValueError(must_be("sharding_strategy", f"one of {', '.join(_RESHARDS)}", strategy, where, action))
-    is_hybrid = "HYBRID" in name
-    is_pair = isinstance(mesh, tuple) and len(mesh) == 2
-    if is_hybrid != is_pair or (mesh is not None and not is_pair):
-        rule = "a tuple of two numbers for 'HYBRID_SHARD', and left out else"
-        raise ValueError(must_be("device_mesh", rule, mesh, where, f"{_TODAY} `data_parallel_replicas`."))
-    return {"data_parallel_replicas": mesh[0] if is_hybrid else None, "reshard_after_forward": _RESHARDS[name]}
-
-
-def _policy(field: str, value: Any) -> Any:
-    """Return classes of modules or a size, from these or from torch's policies of them.
-
-    Raises:
-        TypeError: If it is another function, whose arguments differ.
-    """
-    if isinstance(value, partial) and value.func in (transformer_auto_wrap_policy, size_based_auto_wrap_policy):
-        found = {**dict.fromkeys(("transformer_layer_cls", "min_num_params")), **value.keywords}
-        return found["transformer_layer_cls"] or found["min_num_params"] or 100_000_000  # torch's own default
-    classes = getattr(value, "_module_classes", value)  # of torch's `ModuleWrapPolicy`
-    if classes is size_based_auto_wrap_policy:
-        return 100_000_000
-    if callable(classes) and not isinstance(classes, type):
-        rule = "classes of modules, or torch's policy of classes or of a size"
-        raise TypeError(must_be(field, rule, value, "FSDPStrategy", f"{_TODAY} functions of a module."))
-    return classes
-
-
-class SingleDeviceStrategy(_SingleDeviceStrategy, metaclass=StandIn):
-    """`camshaft.strategies.SingleDeviceStrategy`, on the CPU by default.
+def attach_strategy(arguments: dict[str, Any], *, cluster_environment: Any = None, checkpoint_io: Any = None) -> None:
+    """Give a trainer's strategy its devices, precision and plugins, in place; make it if it is a name.
 
     Args:
-        device: As today.
-        accelerator: None, or one for devices of that kind.
-        checkpoint_io: None.
-        precision_plugin: A precision.
-        kwargs: Today's further arguments.
+        arguments: Arguments of the trainer.
+        cluster_environment, checkpoint_io: Plugins that were passed.
 
     Raises:
-        TypeError, ValueError: If an argument has no counterpart, or contradicts another.
+        TypeError, ValueError: As the strategy, or if it can have no plugins.
     """
+    strategy, accelerator = arguments.get("strategy") or "auto", arguments.get("accelerator")
+    if isinstance(accelerator, Accelerator):
+        arguments["accelerator"] = accelerator.name() if accelerator.name() in _KINDS else "auto"
+    if cluster_environment is not None:
+        set_variables(cluster_environment)
+    if isinstance(strategy, str):
+        name = strategy.lower()
+        if name == "auto":
+            name = "single_device" if _is_for_one(arguments) else "ddp"
+        strategy = StrategyRegistry.get({"sharded": "fsdp"}.get(name, name))
+        if name == "single_device":
+            strategy = type(strategy)(_device_of(accelerator, arguments))
+    if not hasattr(strategy, "attach"):
+        plugin = next(one for one in (cluster_environment, checkpoint_io, accelerator) if one is not None)
+        rule = f"left out with {type(strategy).__name__}, which has no place for it"
+        action = "Pass a strategy of `lightning.pytorch.strategies`."
+        raise ValueError(must_be("plugins", rule, plugin, "Trainer", action))
+    given = {"cluster_environment": cluster_environment, "checkpoint_io": checkpoint_io}
+    for name, plugin in given.items():
+        if plugin is not None:
+            setattr(strategy, name, plugin)
+    if isinstance(accelerator, Accelerator):
+        strategy.accelerator = accelerator
+    strategy.attach(arguments)
+    arguments["strategy"] = strategy
+    if isinstance(strategy, _DDPStrategy):
+        arguments.pop("sync_batchnorm", None)
 
-    __stands_for__: ClassVar[type] = _SingleDeviceStrategy
 
-    def __init__(
-        self,
-        device: Any = "cpu",
-        accelerator: Any = None,
-        checkpoint_io: Any = None,
-        precision_plugin: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        where = type(self).__name__
-        _refuse_files(where, checkpoint_io)
-        super().__init__(device, **{**_precision_of(where, precision_plugin), **kwargs})
-        if accelerator is not None and accelerator.name() != self.device.type:
-            rule, action = f"one for {self.device.type!r}, as `device` is", "Leave it out."
-            raise ValueError(must_be("accelerator", rule, accelerator, where, action))
+def _is_for_one(arguments: Mapping[str, Any]) -> bool:
+    devices, num_nodes = arguments.get("devices") or "auto", arguments.get("num_nodes") or 1
+    if num_nodes != 1 or find_process_environment().world_size > 1:
+        return False
+    if devices in ("auto", -1, "-1"):
+        kind = choose_device(arguments.get("accelerator") or "auto").type
+        return kind != "cuda" or torch.cuda.device_count() == 1
+    return devices in (1, "1") or (isinstance(devices, (list, tuple)) and len(devices) == 1)
+
+
+def _devices_of(accelerator: Accelerator, arguments: Mapping[str, Any]) -> list[torch.device]:
+    devices = arguments.get("devices") or "auto"
+    asked = accelerator.auto_device_count() if devices in ("auto", -1, "-1") else devices
+    return list(accelerator.get_parallel_devices(accelerator.parse_devices(asked)))
+
+
+def _device_of(accelerator: Any, arguments: Mapping[str, Any]) -> torch.device:
+    if isinstance(accelerator, Accelerator):
+        return _devices_of(accelerator, arguments)[0]
+    devices = arguments.get("devices")
+    return choose_device(accelerator or "auto", devices[0] if isinstance(devices, (list, tuple)) else 0)
+
+
+StrategyRegistry.register("single_device", SingleDeviceStrategy, "One process on one device")
+StrategyRegistry.register("ddp", DDPStrategy, "Data parallelism, a process for each device")
+for _value in (True, False):
+    _name = f"ddp_find_unused_parameters_{str(_value).lower()}"
+    StrategyRegistry.register(_name, DDPStrategy, "Data parallelism", find_unused_parameters=_value)

@@ -160,6 +160,13 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
             cls, _NOT_CALLED_ON_SAVING, "Change the checkpoint in `on_save_checkpoint`, or see `camshaft.callbacks`."
         )
 
+    def _remove_checkpoint(self, trainer: Any, filepath: str) -> None:
+        """Remove a checkpoint by the strategy, whose plugin may have written it; called on all ranks."""
+        if hasattr(trainer.strategy, "remove_checkpoint"):
+            trainer.strategy.remove_checkpoint(filepath)
+        else:
+            super()._remove_checkpoint(trainer, filepath)
+
     def _format_checkpoint_name(
         self,
         filename: str | None,

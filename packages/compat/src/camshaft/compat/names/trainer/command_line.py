@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import camshaft.compat.names.trainer.callbacks  # noqa: F401 - so that its classes have short names
-from camshaft.compat.names.plugins.strategies import DDPStrategy
+import camshaft.compat.names.plugins.fsdp  # so that its classes, and those below, have short names
+import camshaft.compat.names.trainer.callbacks  # noqa: F401
 from camshaft.compat.names.trainer.loggers import LightningLoggerBase
 from camshaft.compat.trainer import Trainer
 from camshaft.trainer.cli import SaveConfigCallback, TrainerArgumentParser, TrainerCLI
-from camshaft.trainer.cli.class_types import LoggerClass, StrategyClass
+from camshaft.trainer.cli.class_types import LoggerClass
 
 LoggerClass.roots = (LightningLoggerBase,)
-StrategyClass.further = (DDPStrategy,)
 
 
 class LightningArgumentParser(TrainerArgumentParser):

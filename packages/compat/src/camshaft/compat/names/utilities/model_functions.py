@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from camshaft.compat.names.utilities.functions import (
     WarningCache,
@@ -26,6 +27,21 @@ from camshaft.hooks_core.messages import must_be, warn_user
 
 warning_cache = WarningCache()
 """Warnings that have been given."""
+
+
+def optimizers_to_device(optimizers: Iterable[Optimizer], device: Any) -> None:
+    """Move the states of optimizers to a device, but for numbers of steps."""
+    for optimizer in optimizers:
+        optimizer_to_device(optimizer, device)
+
+
+def optimizer_to_device(optimizer: Optimizer, device: Any) -> None:
+    """Move the state of an optimizer to a device, but for numbers of steps."""
+    for parameter, state in optimizer.state.items():
+        if isinstance(state, dict):
+            state.update({name: move_data_to_device(one, device) for name, one in state.items() if name != "step"})
+        else:
+            optimizer.state[parameter] = move_data_to_device(state, device)
 
 
 def grad_norm(module: nn.Module, norm_type: float | int | str, group_separator: str = "/") -> dict[str, Tensor]:
