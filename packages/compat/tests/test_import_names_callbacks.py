@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import warnings
 from datetime import timedelta
 from importlib import import_module
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat_parts import Regression
+from compat_parts import Regression, quiet_trainer
 from hypothesis import given
 from hypothesis import strategies as st
 from import_names_parts import names_of_earlier_code
@@ -20,12 +21,12 @@ from camshaft.callbacks import CSVLogger
 from camshaft.compat import Trainer
 from camshaft.compat.names.trainer.callbacks import (
     EarlyStopping,
-    ModelCheckpoint,
     ProgressBar,
     RichProgressBar,
     StochasticWeightAveraging,
     TQDMProgressBar,
 )
+from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
 from camshaft.compat.names.trainer.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 from camshaft.hooks_core import CATALOGUE, Callback
 
@@ -210,12 +211,21 @@ def test_state_is_kept_under_the_same_key_as_that_of_ours() -> None:
     ("base", "method", "advice"),
     [
         (ModelCheckpoint, "_save_model", "`on_save_checkpoint`"),
-        (EarlyStopping, "check_metrics", "`on_validation_end`"),
+        (EarlyStopping, "check_metrics", "`_evaluate_stopping_criteria`"),
     ],
 )
-def test_a_subclass_that_overrides_what_is_not_called_is_refused(base: type, method: str, advice: str) -> None:
-    with pytest.raises(TypeError, match=f"`{method}` must be left out, since it is not called.*{advice}"):
-        type("Own", (base,), {method: lambda self: None})
+def test_a_subclass_that_overrides_what_is_not_called_warns_when_it_is_used(
+    base: type, method: str, advice: str, tmp_path: Path
+) -> None:
+    own, notes = make(type, "Own", (base,), {method: lambda self: None})
+    assert not notes
+    for text in (rf"Own\.{method}: .* is not called .*{advice}", ""):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            callback = own() if base is ModelCheckpoint else own("train_loss")
+            quiet_trainer(tmp_path, callbacks=[callback], enable_checkpointing=None).fit(Regression(), loader())
+        told = [str(one.message) for one in caught if "Own." in str(one.message)]
+        assert len(told) == bool(text) and all(re.match(text, one) for one in told)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ _STOCK_CALLBACKS = """
     BackboneFinetuning BaseFinetuning BasePredictionWriter DeviceStatsMonitor EMAWeightAveraging
     GradientAccumulationScheduler LambdaCallback LearningRateMonitor ModelPruning ModelSummary OnExceptionCheckpoint
     ThroughputMonitor Timer WeightAveraging"""
-_ADAPTED_CALLBACKS = """
-    EarlyStopping ModelCheckpoint ProgressBar RichProgressBar StochasticWeightAveraging TQDMProgressBar"""
+_ADAPTED_CALLBACKS = "EarlyStopping ProgressBar RichProgressBar StochasticWeightAveraging TQDMProgressBar"
 _FINDERS = "BatchSizeFinder LearningRateFinder"
 _LOGGERS = "CSVLogger CometLogger LightningLoggerBase Logger MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger"
 _LOGGER_BASE = """
@@ -100,6 +99,7 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.strategies": "ParallelStrategy Strategy=TorchStrategy",
     "torch.nn.parallel": "DistributedDataParallel LightningDistributedDataParallel=DistributedDataParallel",
     f"{_HERE}.trainer.callbacks": _ADAPTED_CALLBACKS,
+    f"{_HERE}.trainer.model_checkpoint": "ModelCheckpoint",
     f"{_HERE}.utilities.model_summaries": f"FunctionalModelSummary=ModelSummary {_OF_SUMMARIES}",
     f"{_HERE}.trainer.profilers": "AdvancedProfiler PyTorchProfiler SimpleProfiler",
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
@@ -196,7 +196,8 @@ MODULES: Mapping[str, str] = {
     "__about__": "__version__",
     "accelerators": _ACCELERATORS,
     "callbacks": f"""
-        {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint LearningRateLogger RichModelSummary""",
+        {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint LearningRateLogger ModelCheckpoint
+        RichModelSummary""",
     "callbacks.base": "Callback",
     "callbacks.batch_size_finder": "BatchSizeFinder",
     "callbacks.callback": "Callback",

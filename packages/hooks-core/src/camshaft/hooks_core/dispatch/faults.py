@@ -84,7 +84,8 @@ def find_faults(
     A name of no hook is one that begins with `on_`, or that nearly is a hook's, unless it is the user's own method; see
     `meant_hook`.
 
-    Overrides of methods that its classes declare as never called, in `_uncalled_methods`, are faults as well.
+    Overrides of methods that its classes declare as never called, in `_uncalled_methods`, are faults as well; these are
+    warnings.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
@@ -422,4 +423,4 @@ def _uncalled_overrides(receiver: object) -> Iterator[Fault]:
                     f"this method of Lightning's {declaring.__name__} is not called by that of camshaft, so an "
                     f"override does nothing. {action} If it is a method of your own, mark it with `@not_a_hook`."
                 )
-                yield Fault(receiver_name(receiver), name, message)
+                yield Fault(receiver_name(receiver), name, message, is_warning=True)
