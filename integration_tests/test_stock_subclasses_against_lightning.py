@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import lightning.pytorch.callbacks as lightning_callbacks
 import pytest
 import torch
 from comparison.frameworks import CAMSHAFT, LIGHTNING, Framework
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from test_model_checkpoint_against_lightning import fit, found_in, memory_of
+from test_model_checkpoint_against_lightning import fit, found_in, loader, memory_of
 
 import camshaft.compat
-from camshaft.compat.names.trainer.callbacks import EarlyStopping
+from camshaft.compat.names.trainer import model_summary
+from camshaft.compat.names.trainer.callbacks import EarlyStopping, LearningRateMonitor
 from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -242,3 +244,203 @@ def test_subclasses_of_model_checkpoint_leave_the_same_behind(
     theirs, ours = both(tmp_path_factory.mktemp("subclass"), train)
     assert ours[:3] == theirs[:3]
     assert subclass != "other_key" or ours[3] == theirs[3]
+
+
+def checked_in_hooks(base: Any) -> Any:
+    class Checked(base):  # type: ignore[misc]
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            if self._check_on_train_epoch_end and not self._should_skip_check(trainer):
+                self._run_early_stopping_check(trainer)
+
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            if not self._check_on_train_epoch_end and not self._should_skip_check(trainer):
+                self._run_early_stopping_check(trainer)
+
+    return Checked
+
+
+def checked_at_the_end(base: Any) -> Any:
+    class AtTheEnd(base):  # type: ignore[misc]
+        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            self._check_on_train_epoch_end = True
+            super().setup(trainer, pl_module, stage)
+
+        def _validate_condition_metric(self, logs: Any) -> bool:
+            return super()._validate_condition_metric(logs) and float(logs[self.monitor]) < 6
+
+    return AtTheEnd
+
+
+def checked_in_batches(base: Any) -> Any:
+    class InBatches(base):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if self.monitor in trainer.callback_metrics and trainer.global_step % 4 == 0:
+                self._run_early_stopping_check(trainer)
+
+    return InBatches
+
+
+@pytest.mark.parametrize("check", [None, True, False])
+@pytest.mark.parametrize("arguments", [{}, {"val_check_interval": 3}, {"check_val_every_n_epoch": 2}], ids=str)
+@pytest.mark.parametrize("subclass", [checked_in_hooks, checked_at_the_end, checked_in_batches])
+def test_subclasses_of_early_stopping_stop_at_the_same_step(
+    subclass: Any, arguments: Any, check: Any, tmp_path: Path
+) -> None:
+    def train(framework: Framework, folder: Path) -> Any:
+        stopping = subclass(framework.early_stopping)("score", 0.6, 2, strict=False, check_on_train_epoch_end=check)
+        trainer = fit(framework, folder, [stopping], max_epochs=12, **arguments)
+        return trainer.global_step, stopping.stopped_epoch, stopping.wait_count, float(stopping.best_score)
+
+    theirs, ours = both(tmp_path, train)
+    assert ours == theirs
+
+
+def with_a_prefix(base: Any) -> Any:
+    class Prefixed(base):  # type: ignore[misc]
+        def _find_names_from_schedulers(self, lr_scheduler_configs: Any) -> Any:
+            names, *rest = super()._find_names_from_schedulers(lr_scheduler_configs)
+            return [[f"rates/{name}" for name in of_one] for of_one in names], *rest
+
+        def _add_suffix(self, name: str, param_groups: Any, param_group_index: int, use_names: bool = True) -> str:
+            return str(super()._add_suffix(name, param_groups, param_group_index, use_names)).replace("-SGD", "")
+
+    return Prefixed
+
+
+def read_from_outside(base: Any) -> Any:
+    class Read(base):  # type: ignore[misc]
+        def on_train_epoch_start(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+            super().on_train_epoch_start(trainer, *args, **kwargs)
+            self.__dict__.setdefault("seen", []).append(self._extract_stats(trainer, "any"))
+
+        def _extract_momentum(self, param_group: Any, name: str, use_betas: bool) -> Any:
+            return {name: 0.25}
+
+    return Read
+
+
+def scaled(base: Any) -> Any:
+    class Scaled(base):  # type: ignore[misc]
+        """Finds names by itself, and logs other rates."""
+
+        def _extract_stats(self, trainer: Any, interval: str) -> Any:
+            names, optimizers, types = self._find_names_from_schedulers(trainer.lr_scheduler_configs)
+            more, others = self._find_names_from_optimizers(trainer.optimizers, optimizers, types)
+            self._remap_keys([*names, *more])
+            found = {}
+            for optimizer, of_one in zip([*optimizers, *others], [*names, *more], strict=False):
+                found.update(self._get_optimizer_stats(optimizer, of_one))
+            trainer.callback_metrics.update({name: torch.tensor(rate) for name, rate in found.items()})
+            return found
+
+        def _extract_lr(self, param_group: Any, name: str) -> Any:
+            rate = param_group["lr"] * 10
+            self.lrs[name].append(rate)
+            return {name: rate}
+
+    return Scaled
+
+
+@pytest.mark.parametrize("interval", [None, "epoch", "step"])
+@pytest.mark.parametrize("schedules", [(), ("epoch",), ("step",)])
+@pytest.mark.parametrize("subclass", [with_a_prefix, read_from_outside, scaled])
+def test_subclasses_of_learning_rate_monitor_log_the_same(
+    subclass: Any, schedules: Any, interval: Any, tmp_path: Path
+) -> None:
+    def train(framework: Framework, folder: Path) -> Any:
+        class Module(framework.module):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(2))
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                return self.layers[1](self.layers[0](batch[0])).sum()
+
+            def configure_optimizers(self) -> Any:
+                groups = [{"params": self.layers[0].parameters(), "name": "first"}]
+                groups += [{"params": self.layers[1].parameters(), "lr": 0.2}]
+                optimizer = torch.optim.SGD(groups, lr=0.1)
+                kinds = torch.optim.lr_scheduler.StepLR
+                made = [{"scheduler": kinds(optimizer, 1, 0.5), "interval": one} for one in schedules]
+                return [optimizer], made
+
+        monitor = subclass(MONITORS[framework.name])(interval)
+        trainer = framework.trainer(
+            default_root_dir=folder,
+            max_epochs=2,
+            callbacks=[monitor],
+            logger=framework.csv_logger(folder),
+            log_every_n_steps=2,
+            **{**framework.quiet, "enable_checkpointing": False},
+        )
+        trainer.fit(Module(), loader(4))
+        values = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
+        return {name: [*rates] for name, rates in monitor.lrs.items()}, values, getattr(monitor, "seen", None)
+
+    theirs, ours = both(tmp_path, train)
+    assert ours == theirs
+
+
+MONITORS = {
+    LIGHTNING.name: lightning_callbacks.LearningRateMonitor,
+    IMPORT_NAMES.name: LearningRateMonitor,
+}
+
+
+def told_by_four(base: Any, told: list[Any]) -> Any:
+    class Four(base):  # type: ignore[misc]
+        @staticmethod
+        def summarize(summary_data: Any, total_parameters: int, trainable_parameters: int, model_size: float) -> None:
+            told.append((summary_data, total_parameters, trainable_parameters, model_size))
+
+    return Four
+
+
+def told_by_all(base: Any, told: list[Any]) -> Any:
+    class All(base):  # type: ignore[misc]
+        @staticmethod
+        def summarize(
+            summary_data: Any,
+            total_parameters: int,
+            trainable_parameters: int,
+            model_size: float,
+            total_training_modes: Any,
+            total_flops: int,
+            **summarize_kwargs: Any,
+        ) -> None:
+            told.append((summary_data, total_parameters, trainable_parameters, model_size))
+            told.append((total_training_modes, total_flops, summarize_kwargs))
+            columns = [(heading, [f"<{cell}>" for cell in cells]) for heading, cells in summary_data]
+            base.summarize(
+                columns, total_parameters, trainable_parameters, model_size, total_training_modes, total_flops
+            )
+
+    return All
+
+
+def told_by_any(base: Any, told: list[Any]) -> Any:
+    class Any_(base):  # type: ignore[misc]
+        def summarize(self, *args: Any, **kwargs: Any) -> None:
+            told.append((self._max_depth, args, kwargs))
+
+    return Any_
+
+
+@pytest.mark.parametrize("kind", ["ModelSummary", "RichModelSummary"])
+@pytest.mark.parametrize("subclass", [told_by_four, told_by_all, told_by_any])
+def test_subclasses_of_model_summaries_get_the_same(
+    kind: str, subclass: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(framework: Framework, folder: Path) -> Any:
+        base = getattr(lightning_callbacks if framework is LIGHTNING else model_summary, kind)
+        told: list[Any] = []
+        if subclass is told_by_four and framework is LIGHTNING:
+            return None  # it refuses what was written for 1.5 to 2.1
+        callback = subclass(base, told)(2, header_style="blue")
+        fit(framework, folder, [callback], max_epochs=1, enable_model_summary=False)
+        return told
+
+    theirs, ours = both(tmp_path, train)
+    assert len(ours) > 0 and (ours == theirs or subclass is told_by_four)
+    if subclass is told_by_all:
+        assert "<layer>" in capsys.readouterr().out

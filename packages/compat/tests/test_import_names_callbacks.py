@@ -243,11 +243,30 @@ def test_editors_and_command_lines_see_todays_arguments(cls: type, today: type) 
 # averaging
 
 
-def test_averaging_takes_its_arguments_by_name() -> None:
-    assert StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=2).swa_epoch_start == 2
-    assert StochasticWeightAveraging([0.1, 0.2]).swa_lrs == [0.1, 0.2]
-    with pytest.raises(TypeError, match=r"up to 1\.6 the first was `swa_epoch_start`, and `swa_lrs` later"):
-        StochasticWeightAveraging(0.8)
+@pytest.mark.parametrize(
+    ("args", "kwargs", "found", "told"),
+    [
+        ((), {"swa_lrs": 0.1, "swa_epoch_start": 2}, (0.1, 2, 10), ""),
+        (([0.1, 0.2],), {}, ([0.1, 0.2], 0.8, 10), ""),
+        ((1e-2, 0.75), {}, (1e-2, 0.75, 10), ""),
+        ((1e-2, 3, 5, "linear"), {}, (1e-2, 3, 5), ""),
+        ((1e-2,), {"annealing_epochs": 4}, (1e-2, 0.8, 4), ""),
+        ((0.7,), {}, (0.7, 0.8, 10), "`swa_lrs`, as since 1.7"),
+        ((3,), {}, (None, 3, 10), "`swa_epoch_start`, as up to 1.6"),
+        ((0.8, None, 7), {}, (None, 0.8, 7), "`swa_epoch_start`, as up to 1.6"),
+        ((0.8, [0.1]), {}, ([0.1], 0.8, 10), "`swa_epoch_start`, as up to 1.6"),
+        ((0.8,), {"swa_lrs": 0.1}, (0.1, 0.8, 10), "`swa_epoch_start`, as up to 1.6"),
+    ],
+)
+def test_averaging_takes_its_arguments_by_position(args: Any, kwargs: Any, found: Any, told: str) -> None:
+    averaging, notes = make(StochasticWeightAveraging, *args, **kwargs)
+    assert (averaging.swa_lrs, averaging.swa_epoch_start, averaging.annealing_epochs) == found
+    assert told in notes and bool(told) == bool(notes)
+
+
+def test_averaging_refuses_an_argument_that_is_given_twice() -> None:
+    with pytest.raises(TypeError, match="swa_epoch_start"):
+        StochasticWeightAveraging(0.1, 0.7, swa_epoch_start=0.8)
 
 
 def test_averaging_without_a_rate_keeps_those_of_the_optimizer() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,13 @@ def test_loggers_of_ours_are_loggers_of_the_earlier_base(tmp_path: Path) -> None
     assert not isinstance(Regression(), LightningLoggerBase)
 
 
-def test_a_logger_that_overrides_what_is_not_called_is_refused() -> None:
-    with pytest.raises(TypeError, match="`agg_and_log_metrics` must be left out, since it is not called"):
-        type("Own", (LightningLoggerBase,), {"agg_and_log_metrics": lambda self, metrics, step: None})
+def test_a_logger_that_overrides_what_is_not_called_warns_once_in_use() -> None:
+    own = type("Own", (LightningLoggerBase,), {"agg_and_log_metrics": lambda self, metrics, step: None})
+    with pytest.warns(UserWarning, match=r"Own\.agg_and_log_metrics: this method is not called.*`log_metrics`"):
+        own()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own()
 
 
 def test_a_logger_without_its_methods_says_so() -> None:

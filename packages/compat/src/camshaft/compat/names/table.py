@@ -19,9 +19,10 @@ ROOTS: Mapping[str, str] = {
 
 _STOCK_CALLBACKS = """
     BackboneFinetuning BaseFinetuning BasePredictionWriter DeviceStatsMonitor EMAWeightAveraging
-    GradientAccumulationScheduler LambdaCallback LearningRateMonitor ModelPruning ModelSummary OnExceptionCheckpoint
+    GradientAccumulationScheduler LambdaCallback ModelPruning OnExceptionCheckpoint
     ThroughputMonitor Timer WeightAveraging"""
-_ADAPTED_CALLBACKS = "EarlyStopping ProgressBar RichProgressBar StochasticWeightAveraging TQDMProgressBar"
+_ADAPTED_CALLBACKS = """
+    EarlyStopping LearningRateMonitor ProgressBar RichProgressBar StochasticWeightAveraging TQDMProgressBar"""
 _FINDERS = "BatchSizeFinder LearningRateFinder"
 _LOGGERS = "CSVLogger CometLogger LightningLoggerBase Logger MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger"
 _LOGGER_BASE = """
@@ -88,8 +89,8 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.trainer.states": "TrainerState TrainerStatus",
     "camshaft.hooks_core": "ModelHooks DataHooks CheckpointHooks",
     "camshaft.callbacks": f"""
-        {_STOCK_CALLBACKS} Checkpoint EarlyStoppingReason LearningRateLogger=LearningRateMonitor RichModelSummary
-        RichProgressBarTheme Throughput TrainingSpikeException WriteInterval get_available_flops measure_flops
+        {_STOCK_CALLBACKS} Checkpoint EarlyStoppingReason RichProgressBarTheme
+        Throughput TrainingSpikeException WriteInterval get_available_flops measure_flops
         CometLogger PassThroughProfiler Profiler=ActionProfiler BaseProfiler=ActionProfiler
         AbstractProfiler=ActionProfiler""",
     f"{_HERE}.trainer.spike_detection": "SpikeDetection",
@@ -98,8 +99,9 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.callbacks.progress.progress_bar": "get_standard_metrics=version_metrics",
     "camshaft.strategies": "ParallelStrategy Strategy=TorchStrategy",
     "torch.nn.parallel": "DistributedDataParallel LightningDistributedDataParallel=DistributedDataParallel",
-    f"{_HERE}.trainer.callbacks": _ADAPTED_CALLBACKS,
+    f"{_HERE}.trainer.callbacks": f"{_ADAPTED_CALLBACKS} LearningRateLogger=LearningRateMonitor",
     f"{_HERE}.trainer.model_checkpoint": "ModelCheckpoint",
+    f"{_HERE}.trainer.model_summary": "ModelSummary RichModelSummary",
     f"{_HERE}.utilities.model_summaries": f"FunctionalModelSummary=ModelSummary {_OF_SUMMARIES}",
     f"{_HERE}.trainer.profilers": "AdvancedProfiler PyTorchProfiler SimpleProfiler",
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
@@ -197,7 +199,7 @@ MODULES: Mapping[str, str] = {
     "accelerators": _ACCELERATORS,
     "callbacks": f"""
         {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint LearningRateLogger ModelCheckpoint
-        RichModelSummary""",
+        ModelSummary RichModelSummary""",
     "callbacks.base": "Callback",
     "callbacks.batch_size_finder": "BatchSizeFinder",
     "callbacks.callback": "Callback",

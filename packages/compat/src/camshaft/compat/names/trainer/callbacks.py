@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Final
 
 from camshaft.callbacks import EarlyStopping as _EarlyStopping
+from camshaft.callbacks import LearningRateMonitor as _LearningRateMonitor
 from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
@@ -108,34 +110,146 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
             arguments["log_rank_zero_only"] = log_rank_zero_only
         super().__init__(monitor, min_delta, patience, bool(verbose), chosen, *args, **arguments)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let an override of the check take the module as well, as up to 1.2."""
+        super().__init_subclass__(**kwargs)
+        check = vars(cls).get("_run_early_stopping_check")
+        parameters = [] if check is None else [*signature(check).parameters.values()][2:]  # behind self and trainer
+        if any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters):
+
+            def with_module(self: Any, trainer: Any, pl_module: Any = None) -> None:
+                check(self, trainer, pl_module or trainer.lightning_module)  # type: ignore[misc]
+
+            cls._run_early_stopping_check = with_module  # type: ignore[method-assign]
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Begin; choose where checks are made if that was left open, for hooks that are copied from Lightning's class."""
+        super().on_train_start(trainer, module)
+        if self._check_on_train_epoch_end is None:
+            self._check_on_train_epoch_end = self._is_due_at_train_epoch_end(trainer)
+
+    def _run_early_stopping_check(self, trainer: Any, pl_module: Any = None) -> None:
+        """Check, and stop training if needed; up to 1.2 with the module. Collective."""
+        super()._run_early_stopping_check(trainer)
+
+
+_LEAST_START = 0.5  # a first argument that is more likely a fraction of the epochs than a learning rate
+
 
 @has_arguments_of(_StochasticWeightAveraging)
 class StochasticWeightAveraging(_StochasticWeightAveraging, metaclass=StandIn):
     """Weight averaging as in all releases: without the weights after the last epoch.
 
-    Up to 1.6 the first argument was `swa_epoch_start`, and `swa_lrs` later.
+    Arguments by position are those of today. Up to 1.6 the first two were in the other order, and are taken so where
+    they can mean nothing else.
 
     Args:
-        args: None, or a list for `swa_lrs`, which it can only mean.
-        swa_lrs: As today; left out, the optimizer keeps its learning rates, as up to 1.6.
-        arguments: Today's; see `camshaft.callbacks.StochasticWeightAveraging`.
+        args: As today; or `swa_epoch_start` first, if it is an int, or if a list, None or a keyword is for `swa_lrs`.
+        arguments: As today, but without `swa_lrs` the optimizer keeps its learning rates, as up to 1.6.
 
     Raises:
-        TypeError: If an argument is given by position, and it is not clear which one.
+        TypeError: If there are too many arguments, or one is given twice.
         ValueError: As `camshaft.callbacks.StochasticWeightAveraging`.
     """
 
     __stands_for__: ClassVar[type] = _StochasticWeightAveraging
     includes_last_epoch: ClassVar[bool] = False
 
-    def __init__(self, *args: Any, swa_lrs: float | list[float] | None = None, **arguments: Any) -> None:
-        if len(args) == 1 and isinstance(args[0], list) and swa_lrs is None:
-            swa_lrs = args[0]
-        elif args:
-            rule = "given by name: up to 1.6 the first was `swa_epoch_start`, and `swa_lrs` later"
-            where = "StochasticWeightAveraging"
-            raise TypeError(must_be("args", rule, args, where, "Write swa_lrs=... and swa_epoch_start=..."))
-        super().__init__(swa_lrs, **arguments)
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        where, names = "StochasticWeightAveraging", ["swa_lrs", "swa_epoch_start"]
+        first, second = (*args, UNSET, UNSET)[:2]
+        if isinstance(first, int) or second is None or isinstance(second, list) or (args and "swa_lrs" in arguments):
+            note(where, f"the first argument {first!r}", "`swa_epoch_start`, as up to 1.6")
+            names.reverse()
+        elif isinstance(first, float) and first >= _LEAST_START and second is UNSET:
+            note(where, f"the first argument {first!r}", "`swa_lrs`, as since 1.7")
+        given = dict(**dict(zip(names, args, strict=False)), **arguments)
+        super().__init__(given.pop("swa_lrs", None), given.pop("swa_epoch_start", 0.8), *args[2:], **given)
+
+    @property
+    def _swa_epoch_start(self) -> int | float:
+        """`swa_epoch_start`, in fit as the number of an epoch."""
+        return self._first_epoch + 1 if self._is_fitting else self.swa_epoch_start
+
+    @_swa_epoch_start.setter
+    def _swa_epoch_start(self, start: int | float) -> None:
+        self.swa_epoch_start = start
+
+
+class LearningRateMonitor(_LearningRateMonitor, metaclass=StandIn):
+    """`camshaft.callbacks.LearningRateMonitor`, with the methods by which Lightning's class finds names."""
+
+    __stands_for__: ClassVar[type] = _LearningRateMonitor
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Start the schedule, also where only an override may have something to log."""
+        super().on_train_start(trainer, module)
+        if self.logging_interval != "epoch":
+            self._schedule.start(trainer)
+
+    def _due_names(self, trainer: Any, interval: str) -> Iterator[tuple[Any, list[str]]]:
+        configs = trainer.lr_scheduler_configs
+        of_configs, seen, types = self._find_names_from_schedulers(configs)
+        of_others, others = self._find_names_from_optimizers(trainer.optimizers, seen, types)
+        self._remap_keys([*of_configs, *of_others])
+        for config, names in zip(configs, of_configs, strict=True):
+            if names and interval in (config.interval, "any"):
+                yield config.scheduler.optimizer, names
+        yield from zip(others, of_others, strict=True)
+
+    def _find_names_from_schedulers(self, lr_scheduler_configs: Any) -> tuple[list[list[str]], list[Any], Any]:
+        """Return names for the groups of each scheduler's optimizer, these optimizers, and how many of each class."""
+        found: list[list[str]] = []
+        seen: list[Any] = []
+        types: defaultdict[type, int] = defaultdict(int)
+        for config in lr_scheduler_configs:
+            optimizer = getattr(config.scheduler, "optimizer", None)
+            name = config.name or f"lr-{type(optimizer).__name__}"
+            update = self._check_duplicates_and_update_name
+            found.append([] if optimizer is None else update(optimizer, name, seen, types, config))
+        return found, seen, types
+
+    def _find_names_from_optimizers(
+        self, optimizers: Any, seen_optimizers: list[Any], seen_optimizer_types: Any
+    ) -> tuple[list[list[str]], list[Any]]:
+        """Return names for the groups of each optimizer that was not seen, and these optimizers."""
+        found, others = [], []
+        for optimizer in optimizers:
+            if any(one.param_groups is optimizer.param_groups for one in seen_optimizers):
+                continue
+            inner = getattr(optimizer, "optimizer", optimizer)  # wrapped by a strategy
+            update, name = self._check_duplicates_and_update_name, f"lr-{type(inner).__name__}"
+            found.append(update(inner, name, seen_optimizers, seen_optimizer_types, None))
+            others.append(inner)
+        return found, others
+
+    def _check_duplicates_and_update_name(
+        self, optimizer: Any, name: str, seen_optimizers: list[Any], seen_optimizer_types: Any, config: Any
+    ) -> list[str]:
+        """Return a name for each group of an optimizer, which is seen now."""
+        seen_optimizers.append(optimizer)
+        if config is None or config.name is None:
+            seen_optimizer_types[type(optimizer)] += 1
+        prefix, groups = self._add_prefix(name, type(optimizer), seen_optimizer_types), optimizer.param_groups
+        return [self._add_suffix(prefix, groups, idx) for idx in range(len(groups))]
+
+    def _add_prefix(self, name: str, optimizer_cls: type, seen_optimizer_types: Any) -> str:
+        """Return a name with the number of earlier optimizers of the class, if there are any."""
+        num = seen_optimizer_types.get(optimizer_cls, 0)
+        return f"{name}-{num - 1}" if num > 1 else name
+
+    def _add_suffix(self, name: str, param_groups: Any, param_group_index: int, use_names: bool = True) -> str:
+        """Return a name for a group: with its own, or its number if there are several."""
+        own = param_groups[param_group_index].get("name") if use_names else None
+        if len(param_groups) > 1:
+            own = own or f"pg{param_group_index + 1}"
+        return f"{name}/{own}" if own else name
+
+    def _remap_keys(self, names: list[list[str]], token: str = "/pg1") -> None:
+        """Make entries for names under `lrs`; the only group that has got company keeps its rates."""
+        for name in (name for of_one in names for name in of_one):
+            single = name.replace(token, "")
+            self.lrs.setdefault(name, self.lrs.pop(single, []) if single != name else [])
 
 
 def _refresh_rate(batches: int) -> int | None:

@@ -22,7 +22,7 @@ from camshaft.callbacks.loggers.csv_logger import MetricsFile
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperiment
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.compat.names.stand_ins import StandIn, refuse_argument, refuse_overrides
+from camshaft.compat.names.stand_ins import StandIn, refuse_argument, warn_of_overrides
 from camshaft.compat.names.utilities.functions import flatten_dict
 from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, remove, replace_file
@@ -306,21 +306,18 @@ def _nothing(_: Any) -> None:
 
 
 class LightningLoggerBase(_Logger, metaclass=StandIn):
-    """The base class of custom loggers: define `name`, `version`, `log_metrics` and `log_hyperparams`.
-
-    Raises:
-        TypeError: If a subclass overrides what is not called.
-    """
+    """The base class of custom loggers: define `name`, `version`, `log_metrics` and `log_hyperparams`."""
 
     __stands_for__: ClassVar[type] = _Logger
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Warn of overrides that are not called."""
+        warn_of_overrides(cls, _NOT_CALLED, "Put it into `log_metrics`, or into a callback.")
+        return super().__new__(cls)
 
     def __init__(self) -> None:
         super().__init__()
         self.prefix = getattr(self, "prefix", "")
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        refuse_overrides(cls, _NOT_CALLED, "Put it into `log_metrics`, or into a callback.")
 
     name: Any = property(_nothing, doc="Name of the experiment.")
     version: Any = property(_nothing, doc="Name or number of the run.")

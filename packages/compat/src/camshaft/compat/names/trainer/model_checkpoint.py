@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +13,7 @@ import torch
 from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks.arguments import MissingMetricError
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument
+from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument, same_as
 from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode, has_arguments_of
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.remote_files import absolute, is_url, parent_of
@@ -23,12 +22,6 @@ _CHECKPOINT = "ModelCheckpoint"
 _BEHIND_FILENAME = ("monitor", "verbose", "save_last", "save_top_k")  # of all releases since 1.2
 _EVERY_EPOCH = "{epoch}"
 _IN_HOOK = "Change the checkpoint in `on_save_checkpoint`, or override `_save_checkpoint`."
-
-
-def _same_as(name: str) -> Any:
-    """Return a property for a field of Lightning's class that has another name here."""
-    doc = f"`{name}`, under its name in Lightning's class."
-    return property(attrgetter(name), lambda self, value: setattr(self, name, value), doc=doc)
 
 
 @has_arguments_of(_ModelCheckpoint)
@@ -63,12 +56,12 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         ("_save_model", "_do_save", "_do_check_save", "save_checkpoint", "save_function"), _IN_HOOK
     )
 
-    _every_n_epochs: int = _same_as("every_n_epochs")
-    _every_n_train_steps: int = _same_as("every_n_train_steps")
-    _train_time_interval: timedelta | None = _same_as("train_time_interval")
-    _save_on_train_epoch_end: bool | None = _same_as("save_on_train_epoch_end")
-    _enable_version_counter: bool = _same_as("enable_version_counter")
-    _defer_save_until_validation: bool = _same_as("_is_deferred")
+    _every_n_epochs: int = same_as("every_n_epochs")
+    _every_n_train_steps: int = same_as("every_n_train_steps")
+    _train_time_interval: timedelta | None = same_as("train_time_interval")
+    _save_on_train_epoch_end: bool | None = same_as("save_on_train_epoch_end")
+    _enable_version_counter: bool = same_as("enable_version_counter")
+    _defer_save_until_validation: bool = same_as("_is_deferred")
     _last_time_checked: float | None = None
 
     def __init__(
