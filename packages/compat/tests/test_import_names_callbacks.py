@@ -210,7 +210,7 @@ def test_state_is_kept_under_the_same_key_as_that_of_ours() -> None:
 @pytest.mark.parametrize(
     ("base", "method", "advice"),
     [
-        (ModelCheckpoint, "_save_model", "`on_save_checkpoint`"),
+        (ModelCheckpoint, "_do_check_save", "`on_save_checkpoint`"),
         (EarlyStopping, "check_metrics", "`_evaluate_stopping_criteria`"),
     ],
 )
@@ -226,6 +226,47 @@ def test_a_subclass_that_overrides_what_is_not_called_warns_when_it_is_used(
             quiet_trainer(tmp_path, callbacks=[callback], enable_checkpointing=None).fit(Regression(), loader())
         told = [str(one.message) for one in caught if "Own." in str(one.message)]
         assert len(told) == bool(text) and all(re.match(text, one) for one in told)
+
+
+class KeepsAll(ModelCheckpoint):
+    def _del_model(self, filepath: str) -> None:
+        vars(self).setdefault("gone", []).append(os.path.basename(filepath))
+
+
+class SavesTwice(ModelCheckpoint):
+    def _save_model(self, filepath: str, trainer: Any, pl_module: Any) -> None:
+        assert pl_module is trainer.lightning_module
+        super()._save_model(filepath, trainer, pl_module)
+        super()._save_model(trainer=trainer, filepath=f"{filepath}.again")
+
+
+class FromTheSecond(ModelCheckpoint):
+    def _save_top_k_checkpoints(self, trainer: Any, pl_module: Any, metrics: Any) -> None:
+        if trainer.current_epoch > 0:
+            super()._save_top_k_checkpoints(trainer, pl_module, {**metrics, "epoch": 7})
+
+
+class AtTheEnd(ModelCheckpoint):
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any, outputs: Any = None) -> None:
+        names = self._monitor_candidates(trainer, epoch=9, step=trainer.global_step)
+        assert (int(names["epoch"]), int(names["step"])) == (9, trainer.global_step)
+        self.save_checkpoint(trainer, pl_module)
+
+
+@pytest.mark.parametrize(
+    ("cls", "files"),
+    [
+        (KeepsAll, ["0", "1"]),
+        (SavesTwice, ["0.ckpt.again", "1", "1.ckpt.again"]),
+        (FromTheSecond, ["7"]),
+        (AtTheEnd, ["1"]),
+    ],
+)
+def test_methods_of_earlier_names_are_called(cls: Any, files: list[str], tmp_path: Path) -> None:
+    checkpoint = cls(tmp_path / "kept", "{epoch}", auto_insert_metric_name=False)
+    quiet_trainer(tmp_path, callbacks=[checkpoint], max_epochs=2, enable_checkpointing=None).fit(Regression(), loader())
+    assert sorted(path.name.removesuffix(".ckpt") for path in (tmp_path / "kept").iterdir()) == files
+    assert getattr(checkpoint, "gone", ["0.ckpt"]) == ["0.ckpt"]
 
 
 @pytest.mark.parametrize(

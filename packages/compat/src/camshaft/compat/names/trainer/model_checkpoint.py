@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +23,41 @@ _CHECKPOINT = "ModelCheckpoint"
 _BEHIND_FILENAME = ("monitor", "verbose", "save_last", "save_top_k")  # of all releases since 1.2
 _EVERY_EPOCH = "{epoch}"
 _IN_HOOK = "Change the checkpoint in `on_save_checkpoint`, or override `_save_checkpoint`."
+_EARLIER_METHODS = {
+    "_save_model": "_save_checkpoint",
+    "_del_model": "_remove_checkpoint",
+    "_save_top_k_checkpoint": "_save_topk_checkpoint",
+    "_save_top_k_checkpoints": "_save_topk_checkpoint",
+}
+"""Methods that had other names up to 1.5; their arguments were in another order, and more, in each release."""
+
+
+def _calling(earlier: str) -> Any:
+    """Return a method that calls an override of an earlier name, with the arguments that it takes."""
+
+    def call(self: Any, trainer: Any, value: Any) -> None:
+        method = getattr(self, earlier)
+        parameters = signature(method).parameters.values()
+        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+            method(trainer, value)
+            return
+        given = {"trainer": trainer, "pl_module": trainer.lightning_module, "epoch": trainer.current_epoch}
+        method(**{one.name: given.get(one.name, value) for one in parameters if one.default is one.empty})
+
+    return call
+
+
+def _called(today: str) -> Any:
+    """Return the method of an earlier name, for overrides that call it, in any order of arguments."""
+    method = getattr(_ModelCheckpoint, today)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = [*args, *kwargs.values()]
+        value = next(one for one in given if isinstance(one, (str, os.PathLike, dict)))
+        method(self, next(one for one in given if hasattr(one, "callback_metrics")), value)
+
+    return call
+
 
 
 @has_arguments_of(_ModelCheckpoint)
@@ -53,7 +89,7 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     __stands_for__: ClassVar[type] = _ModelCheckpoint
     CHECKPOINT_SLASH_CHAR: ClassVar[str] = "/"
     _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("_save_model", "_do_save", "_do_check_save", "save_checkpoint", "save_function"), _IN_HOOK
+        ("_do_save", "_do_check_save", "save_checkpoint", "save_function"), _IN_HOOK
     )
 
     _every_n_epochs: int = same_as("every_n_epochs")
@@ -120,6 +156,13 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         arguments["verbose"] = bool(arguments.get("verbose", False))
         super().__init__(monitor=monitor, mode=mode, **arguments)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have overrides of earlier names called."""
+        super().__init_subclass__(**kwargs)
+        for earlier, today in _EARLIER_METHODS.items():
+            if earlier in vars(cls) and today not in vars(cls):
+                setattr(cls, today, _calling(earlier))
+
     @property
     def _fs(self) -> Any:
         """The file system of the folder, by the package fsspec."""
@@ -175,6 +218,10 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     def period(self) -> int:
         """The epochs between checkpoints, under their name up to 1.3."""
         return self.every_n_epochs
+
+
+for _earlier, _today in _EARLIER_METHODS.items():
+    setattr(ModelCheckpoint, _earlier, _called(_today))
 
 
 def _place(args: tuple[Any, ...], filepath: Any, arguments: dict[str, Any]) -> dict[str, Any]:
