@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import re
 import warnings
@@ -22,13 +23,13 @@ from camshaft.compat import Trainer
 from camshaft.compat.names.trainer.callbacks import (
     EarlyStopping,
     ProgressBar,
-    RichProgressBar,
     StochasticWeightAveraging,
     TQDMProgressBar,
 )
 from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
 from camshaft.compat.names.trainer.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
-from camshaft.hooks_core import CATALOGUE, Callback
+from camshaft.compat.names.trainer.rich_progress_bar import RichProgressBar
+from camshaft.hooks_core import CATALOGUE, Callback, HookFaultWarning
 
 
 def make(cls: type, *args: Any, **kwargs: Any) -> tuple[Any, str]:
@@ -501,3 +502,57 @@ def test_an_override_hands_everything_on_by_name(base: str, tmp_path: Path) -> N
     trainer.fit(Regression(), loader(), loader())
     assert {*called} == {*hooks}
     assert base != "ModelCheckpoint" or Path(callback.best_model_path).is_file()
+
+
+class Panel(RichProgressBar):
+    """Draws into a group of its own, as subclasses of Lightning's do."""
+
+    def _init_progress(self, trainer: Any) -> None:
+        from rich.console import Console
+        from rich.progress import TextColumn
+
+        from camshaft.compat.names.trainer.rich_columns import CustomProgress, MetricsTextColumn
+
+        if self.is_enabled and (self.progress is None or self._progress_stopped):
+            self._reset_progress_bar_ids()
+            self._console = Console(record=True, file=io.StringIO(), width=100, **self._console_kwargs)
+            self._metric_component = MetricsTextColumn(trainer, metrics_format=".1f")
+            columns = [TextColumn("{task.description} {task.completed:.0f}/{task.total}"), self._metric_component]
+            self.progress = CustomProgress(*columns, auto_refresh=False, console=self._console)
+            self.progress.start()
+            self._progress_stopped = False
+
+    def _update_metrics(self, trainer: Any, pl_module: Any) -> None:
+        self._metric_component.update({"seen": float(trainer.global_step)})
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        assert self.train_progress_bar.completed == 4
+        self.progress.console.print(f"end of epoch {trainer.current_epoch}")
+
+
+def test_a_bar_that_makes_its_own_rich_progress_draws_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    bar = Panel()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HookFaultWarning)
+        quiet_trainer(tmp_path, callbacks=[bar], max_epochs=2, enable_progress_bar=True).fit(
+            Regression(), loader(4), loader(2)
+        )
+    shown = bar._console.export_text()
+    assert [f"end of epoch {epoch}" in shown for epoch in range(2)] == [True, True]
+    assert "Epoch 1/1 4/4 seen: 8.0" in shown and bar._progress_stopped
+
+
+def test_columns_of_lightnings_names_are_columns_of_rich(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    columns = import_module("camshaft.compat.names.trainer.rich_columns")
+    progress = columns.CustomProgress(
+        columns.CustomBarColumn(style="red"),
+        columns.BatchesProcessedColumn(style="dim"),
+        columns.CustomTimeColumn(style="dim"),
+        columns.ProcessingSpeedColumn(style="dim"),
+    )
+    progress.add_task("x", total=4, completed=3)
+    assert "3/4" in str([cell for column in progress.make_tasks_table(progress.tasks).columns for cell in column.cells])
+    progress.soft_refresh()

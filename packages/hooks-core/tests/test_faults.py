@@ -429,7 +429,13 @@ def test_overrides_that_are_called_and_methods_of_ones_own_are_no_faults() -> No
 
         def _swap(self) -> None: ...
 
-    for callback in (Mine(), Calling(), Stock(), Callback()):
+    class CallsAgain(Stock):
+        _uncalled_methods: ClassVar[dict[str, str]] = {"_swap": ""}
+
+    class Swapping(CallsAgain):
+        def _swap(self) -> None: ...
+
+    for callback in (Mine(), Calling(), Stock(), Callback(), CallsAgain(), Swapping()):
         assert faults_of(callback, Receiver.CALLBACK) == []
 
 

@@ -22,7 +22,9 @@ _STOCK_CALLBACKS = """
     GradientAccumulationScheduler LambdaCallback ModelPruning OnExceptionCheckpoint
     ThroughputMonitor Timer WeightAveraging"""
 _ADAPTED_CALLBACKS = """
-    EarlyStopping LearningRateMonitor ProgressBar RichProgressBar StochasticWeightAveraging TQDMProgressBar"""
+    EarlyStopping LearningRateMonitor ProgressBar StochasticWeightAveraging TQDMProgressBar"""
+_RICH_COLUMNS = """
+    BatchesProcessedColumn CustomBarColumn CustomProgress CustomTimeColumn MetricsTextColumn ProcessingSpeedColumn"""
 _FINDERS = "BatchSizeFinder LearningRateFinder"
 _LOGGERS = "CSVLogger CometLogger LightningLoggerBase Logger MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger"
 _LOGGER_BASE = """
@@ -101,6 +103,8 @@ _STANDS_FOR: Mapping[str, str] = {
     "torch.nn.parallel": "DistributedDataParallel LightningDistributedDataParallel=DistributedDataParallel",
     f"{_HERE}.trainer.callbacks": f"{_ADAPTED_CALLBACKS} LearningRateLogger=LearningRateMonitor",
     f"{_HERE}.trainer.model_checkpoint": "ModelCheckpoint",
+    f"{_HERE}.trainer.rich_progress_bar": "RichProgressBar",
+    f"{_HERE}.trainer.rich_columns": _RICH_COLUMNS,
     f"{_HERE}.trainer.model_summary": "ModelSummary RichModelSummary",
     f"{_HERE}.utilities.model_summaries": f"FunctionalModelSummary=ModelSummary {_OF_SUMMARIES}",
     f"{_HERE}.trainer.profilers": "AdvancedProfiler PyTorchProfiler SimpleProfiler",
@@ -199,7 +203,7 @@ MODULES: Mapping[str, str] = {
     "accelerators": _ACCELERATORS,
     "callbacks": f"""
         {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint LearningRateLogger ModelCheckpoint
-        ModelSummary RichModelSummary""",
+        ModelSummary RichModelSummary RichProgressBar""",
     "callbacks.base": "Callback",
     "callbacks.batch_size_finder": "BatchSizeFinder",
     "callbacks.callback": "Callback",
@@ -220,7 +224,7 @@ MODULES: Mapping[str, str] = {
     "callbacks.progress.base": "ProgressBar",
     "callbacks.progress.progress": "ProgressBar",
     "callbacks.progress.progress_bar": "ProgressBar get_standard_metrics",
-    "callbacks.progress.rich_progress": "RichProgressBar RichProgressBarTheme",
+    "callbacks.progress.rich_progress": f"RichProgressBar RichProgressBarTheme {_RICH_COLUMNS}",
     "callbacks.progress.tqdm_progress": "TQDMProgressBar Tqdm convert_inf",
     "callbacks.pruning": "ModelPruning",
     "callbacks.pt_callbacks": "Callback EarlyStopping GradientAccumulationScheduler ModelCheckpoint",

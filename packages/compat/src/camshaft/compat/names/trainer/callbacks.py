@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final
 
 from camshaft.callbacks import EarlyStopping as _EarlyStopping
 from camshaft.callbacks import LearningRateMonitor as _LearningRateMonitor
-from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
 from camshaft.callbacks.progress.progress_bar import ProgressBar as _ProgressBar
@@ -252,7 +251,7 @@ class LearningRateMonitor(_LearningRateMonitor, metaclass=StandIn):
             self.lrs.setdefault(name, self.lrs.pop(single, []) if single != name else [])
 
 
-def _refresh_rate(batches: int) -> int | None:
+def todays_refresh_rate(batches: int) -> int | None:
     """Return today's argument: 1, which was the default, leaves it to the time."""
     return None if batches == 1 else batches
 
@@ -261,7 +260,7 @@ def _refresh_rate_of_tqdm(batches: int) -> int | None:
     """Return today's argument, after what the environment asks for: fewer drawings on Colab, or TQDM_MINITERS."""
     if os.environ.get("COLAB_GPU") and batches == 1:
         return 20
-    return _refresh_rate(max(int(os.environ.get("TQDM_MINITERS", 0)), batches))
+    return todays_refresh_rate(max(int(os.environ.get("TQDM_MINITERS", 0)), batches))
 
 
 def _get_refresh_rate(bar: Any) -> float:
@@ -270,10 +269,10 @@ def _get_refresh_rate(bar: Any) -> float:
 
 
 def _set_refresh_rate(bar: Any, batches: int) -> None:
-    bar._refresh_rate = _refresh_rate(batches)
+    bar._refresh_rate = todays_refresh_rate(batches)
 
 
-_batches_between = property(_get_refresh_rate, _set_refresh_rate)
+batches_between = property(_get_refresh_rate, _set_refresh_rate)
 
 
 class ProgressBar(_TQDMProgressBar, metaclass=StandIn):
@@ -288,7 +287,7 @@ class ProgressBar(_TQDMProgressBar, metaclass=StandIn):
     """
 
     __stands_for__: ClassVar[type] = _ProgressBar
-    refresh_rate = _batches_between
+    refresh_rate = batches_between
 
     def __init__(self, refresh_rate: int = 1, process_position: int = 0) -> None:
         super().__init__(_refresh_rate_of_tqdm(refresh_rate), process_position)
@@ -314,35 +313,7 @@ class TQDMProgressBar(_TQDMProgressBar, metaclass=StandIn):
     """
 
     __stands_for__: ClassVar[type] = _TQDMProgressBar
-    refresh_rate = _batches_between
+    refresh_rate = batches_between
 
     def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
         super().__init__(_refresh_rate_of_tqdm(refresh_rate), process_position, leave)
-
-
-class RichProgressBar(_RichProgressBar, metaclass=StandIn):
-    """The bar of releases since 1.5, drawn with rich.
-
-    Args:
-        refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
-        leave: As today.
-        theme: As today.
-        console_kwargs: As today.
-        refresh_rate_per_second: In 1.5: drawings a second; 0 draws none.
-    """
-
-    __stands_for__: ClassVar[type] = _RichProgressBar
-    refresh_rate = _batches_between
-
-    def __init__(
-        self,
-        refresh_rate: int = 1,
-        leave: bool = False,
-        theme: Any = None,
-        console_kwargs: dict[str, Any] | None = None,
-        *,
-        refresh_rate_per_second: int | None = None,
-    ) -> None:
-        batches = _refresh_rate(0 if refresh_rate_per_second == 0 else refresh_rate)
-        seconds = 1 / refresh_rate_per_second if refresh_rate_per_second and batches is None else None
-        super().__init__(batches, leave, theme, console_kwargs, refresh_rate_seconds=seconds)

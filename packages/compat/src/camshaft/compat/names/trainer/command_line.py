@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import camshaft.compat.names.trainer.model_checkpoint  # noqa: F401 - so that its classes have short names
+import camshaft.compat.names.trainer.model_checkpoint
+import camshaft.compat.names.trainer.model_summary
+import camshaft.compat.names.trainer.rich_progress_bar  # noqa: F401 - so that their classes have short names
 from camshaft.compat.names.plugins.strategies import DDPStrategy
 from camshaft.compat.names.trainer.loggers import LightningLoggerBase
 from camshaft.compat.trainer import Trainer

@@ -24,6 +24,7 @@ class ModelSummary(_ModelSummary, metaclass=StandIn):
     """
 
     __stands_for__: ClassVar[Any] = _ModelSummary
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {"summarize": "", "_summary": ""}
     _max_depth: int = same_as("max_depth")
 
     def __init__(self, max_depth: int = 1, *, example_input_array: Any = None, **summarize_kwargs: Any) -> None:
