@@ -1,4 +1,4 @@
-"""Every method that Lightning's callbacks call on themselves is called here too, or said not to be when it is overridden."""
+"""Every method that Lightning's callbacks call on themselves is called here too, or said not to be."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def other_key(base: Any) -> Any:
 
 def other_folder(base: Any) -> Any:
     class Folder(base):  # type: ignore[misc]
-        def _ModelCheckpoint__resolve_ckpt_dir(self, trainer: Any) -> str:  # noqa: N802 - so it is called
+        def _ModelCheckpoint__resolve_ckpt_dir(self, trainer: Any) -> str:
             return os.path.join(trainer.default_root_dir, "resolved")
 
     return Folder

@@ -669,9 +669,7 @@ class ModelCheckpoint(Checkpoint):
             # only what is needed, since an override may take no more
             given = () if filename is None else (filename,)
             keywords: dict[str, Any] = {} if version is None else {"ver": version}
-            return from_rank_zero(
-                trainer.strategy, lambda: self.format_checkpoint_name(candidates, *given, **keywords)
-            )
+            return from_rank_zero(trainer.strategy, lambda: self.format_checkpoint_name(candidates, *given, **keywords))
 
         return first_free_path(path_of, is_taken, self.STARTING_VERSION)
 

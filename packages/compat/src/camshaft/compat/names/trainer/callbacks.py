@@ -122,7 +122,7 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
             cls._run_early_stopping_check = with_module  # type: ignore[method-assign]
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Begin; choose where checks are made if that was left open, for hooks that are copied from Lightning's class."""
+        """Begin; choose where checks are made if that was left open, which hooks of subclasses read."""
         super().on_train_start(trainer, module)
         if self._check_on_train_epoch_end is None:
             self._check_on_train_epoch_end = self._is_due_at_train_epoch_end(trainer)

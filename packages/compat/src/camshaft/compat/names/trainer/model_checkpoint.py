@@ -59,7 +59,6 @@ def _called(today: str) -> Any:
     return call
 
 
-
 @has_arguments_of(_ModelCheckpoint)
 class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     """`camshaft.callbacks.ModelCheckpoint` with the arguments of releases 0.4 to 1.9, and today's by keyword.

@@ -1,4 +1,4 @@
-"""The rich `Progress` and its columns under their names in Lightning, for bars that choose their columns; needs rich."""
+"""A rich `Progress` and columns under their names in Lightning, for bars that choose their columns; needs rich."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ class MetricsTextColumn(ProgressColumn):
         metrics_format: Format of numbers.
     """
 
-    def __init__(
-        self, trainer: Any, style: Any = "", text_delimiter: str = " ", metrics_format: str = ".3f"
-    ) -> None:
+    def __init__(self, trainer: Any, style: Any = "", text_delimiter: str = " ", metrics_format: str = ".3f") -> None:
         super().__init__()
         self._trainer = trainer
         self._style = style
