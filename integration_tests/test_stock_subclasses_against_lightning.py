@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from test_model_checkpoint_against_lightning import fit, found_in, loader, memory_of
 
 import camshaft.compat
+from camshaft.compat.names.finder import load
+from camshaft.compat.names.table import COUNTERPARTS
 from camshaft.compat.names.trainer import model_summary
 from camshaft.compat.names.trainer.callbacks import EarlyStopping, LearningRateMonitor
 from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
@@ -444,3 +446,79 @@ def test_subclasses_of_model_summaries_get_the_same(
     assert len(ours) > 0 and (ours == theirs or subclass is told_by_four)
     if subclass is told_by_all:
         assert "<layer>" in capsys.readouterr().out
+
+
+FIELDS: list[tuple[str, dict[str, Any], str]] = [
+    ("BatchSizeFinder", {"mode": "binsearch"}, "_mode _steps_per_trial _init_val _max_trials _batch_arg_name"),
+    ("DeviceStatsMonitor", {"cpu_stats": True}, "_cpu_stats"),
+    ("EMAWeightAveraging", {"use_buffers": False}, "_use_buffers _average_model"),
+    ("EarlyStopping", {"monitor": "x", "check_on_train_epoch_end": True}, "_check_on_train_epoch_end"),
+    ("LearningRateFinder", {"min_lr": 1e-3}, "_min_lr _max_lr _num_training_steps _mode _update_attr _attr_name"),
+    (
+        "ModelCheckpoint",
+        {"every_n_train_steps": 3, "save_on_train_epoch_end": False},
+        "_every_n_epochs _every_n_train_steps _train_time_interval _save_on_train_epoch_end _enable_version_counter"
+        " _last_global_step_saved _last_checkpoint_saved _last_time_checked _defer_save_until_validation",
+    ),
+    ("ModelSummary", {"max_depth": 3}, "_max_depth _summarize_kwargs"),
+    ("RichProgressBar", {"leave": True}, "_leave _console _metric_component _progress_stopped progress"),
+    (
+        "StochasticWeightAveraging",
+        {"swa_lrs": 0.1, "swa_epoch_start": 0.7},
+        "_swa_lrs _swa_epoch_start _annealing_epochs _annealing_strategy _average_model _swa_scheduler",
+    ),
+    ("TQDMProgressBar", {"leave": True, "process_position": 2}, "_leave _process_position _enabled"),
+    ("Timer", {"duration": "00:00:01:00", "interval": "epoch"}, "_interval _verbose"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "fields"), FIELDS)
+def test_fields_of_lightnings_classes_have_its_values_and_can_be_set(name: str, arguments: Any, fields: str) -> None:
+    theirs = getattr(lightning_callbacks, name)(**arguments)
+    ours = load(COUNTERPARTS[name])(**arguments)
+    for field in fields.split():
+        assert getattr(ours, field) == getattr(theirs, field), field
+        setattr(ours, field, getattr(theirs, field))
+        assert getattr(ours, field) == getattr(theirs, field), field
+
+
+def test_a_subclass_of_base_finetuning_keeps_its_state_in_its_own_way(tmp_path: Path) -> None:
+    class Unfreezes(load(COUNTERPARTS["BaseFinetuning"])):  # type: ignore[misc]
+        def freeze_before_training(self, pl_module: Any) -> None:
+            self.freeze(pl_module.layers[0])
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+            if epoch == 1:
+                self.unfreeze_and_add_param_group(pl_module.layers[0], optimizer, lr=0.01)
+
+        def state_dict(self) -> Any:
+            return {"internal_optimizer_metadata": self._internal_optimizer_metadata, "mine": 3}
+
+        def load_state_dict(self, state_dict: Any) -> None:
+            assert state_dict["mine"] == 3
+            super().load_state_dict(state_dict)
+
+    class Module(IMPORT_NAMES.module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(2))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layers[1](self.layers[0](batch[0])).sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD([one for one in self.parameters() if one.requires_grad], lr=0.1)
+
+    def train(max_epochs: int, ckpt_path: Any = None) -> Any:
+        torch.manual_seed(0)
+        trainer = IMPORT_NAMES.trainer(
+            default_root_dir=tmp_path, max_epochs=max_epochs, callbacks=[Unfreezes()], **IMPORT_NAMES.quiet
+        )
+        module = Module()
+        trainer.fit(module, loader(3), ckpt_path=ckpt_path)
+        return [one.detach().clone() for one in module.parameters()], trainer.checkpoint_callback.best_model_path
+
+    whole, _ = train(3)
+    _, path = train(2)
+    resumed, _ = train(3, path)
+    assert all(torch.equal(one, other) for one, other in zip(whole, resumed, strict=True))
