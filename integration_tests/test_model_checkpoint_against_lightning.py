@@ -15,7 +15,7 @@ import torch
 from comparison.frameworks import CAMSHAFT, LIGHTNING, Framework
 from torch.utils.data import DataLoader, TensorDataset
 
-from camshaft.compat.names.trainer.callbacks import ModelCheckpoint as ImportedModelCheckpoint
+from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint as ImportedModelCheckpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

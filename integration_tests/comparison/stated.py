@@ -377,10 +377,10 @@ STATED: tuple[Stated, ...] = (
         name="overrides that are never called",
         topic="callbacks",
         lightning="calls its private methods",
-        camshaft="calls those that libraries override, and refuses the others at set-up with what to use",
+        camshaft="calls those that libraries override, and warns once in use of the others, with what to use",
         reason="an override that does nothing is a silent mistake",
-        write="Follow the error's advice.",
-        proof="integration_tests/test_stock_callback_overrides.py::test_an_override_is_called_or_refused",
+        write="Follow the warning's advice.",
+        proof="integration_tests/test_stock_callback_overrides.py::test_an_override_is_called_or_said_not_to_be",
     ),
     Stated(
         name="weights before the first average",

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
+import re
 import warnings
 from datetime import timedelta
 from importlib import import_module
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat_parts import Regression
+from compat_parts import Regression, quiet_trainer
 from hypothesis import given
 from hypothesis import strategies as st
 from import_names_parts import names_of_earlier_code
@@ -20,14 +22,14 @@ from camshaft.callbacks import CSVLogger
 from camshaft.compat import Trainer
 from camshaft.compat.names.trainer.callbacks import (
     EarlyStopping,
-    ModelCheckpoint,
     ProgressBar,
-    RichProgressBar,
     StochasticWeightAveraging,
     TQDMProgressBar,
 )
+from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
 from camshaft.compat.names.trainer.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
-from camshaft.hooks_core import CATALOGUE, Callback
+from camshaft.compat.names.trainer.rich_progress_bar import RichProgressBar
+from camshaft.hooks_core import CATALOGUE, Callback, HookFaultWarning
 
 
 def make(cls: type, *args: Any, **kwargs: Any) -> tuple[Any, str]:
@@ -209,13 +211,63 @@ def test_state_is_kept_under_the_same_key_as_that_of_ours() -> None:
 @pytest.mark.parametrize(
     ("base", "method", "advice"),
     [
-        (ModelCheckpoint, "_save_model", "`on_save_checkpoint`"),
-        (EarlyStopping, "check_metrics", "`on_validation_end`"),
+        (ModelCheckpoint, "_do_check_save", "`on_save_checkpoint`"),
+        (EarlyStopping, "check_metrics", "`_evaluate_stopping_criteria`"),
     ],
 )
-def test_a_subclass_that_overrides_what_is_not_called_is_refused(base: type, method: str, advice: str) -> None:
-    with pytest.raises(TypeError, match=f"`{method}` must be left out, since it is not called.*{advice}"):
-        type("Own", (base,), {method: lambda self: None})
+def test_a_subclass_that_overrides_what_is_not_called_warns_when_it_is_used(
+    base: type, method: str, advice: str, tmp_path: Path
+) -> None:
+    own, notes = make(type, "Own", (base,), {method: lambda self: None})
+    assert not notes
+    for text in (rf"Own\.{method}: .* is not called .*{advice}", ""):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            callback = own() if base is ModelCheckpoint else own("train_loss")
+            quiet_trainer(tmp_path, callbacks=[callback], enable_checkpointing=None).fit(Regression(), loader())
+        told = [str(one.message) for one in caught if "Own." in str(one.message)]
+        assert len(told) == bool(text) and all(re.match(text, one) for one in told)
+
+
+class KeepsAll(ModelCheckpoint):
+    def _del_model(self, filepath: str) -> None:
+        vars(self).setdefault("gone", []).append(os.path.basename(filepath))
+
+
+class SavesTwice(ModelCheckpoint):
+    def _save_model(self, filepath: str, trainer: Any, pl_module: Any) -> None:
+        assert pl_module is trainer.lightning_module
+        super()._save_model(filepath, trainer, pl_module)
+        super()._save_model(trainer=trainer, filepath=f"{filepath}.again")
+
+
+class FromTheSecond(ModelCheckpoint):
+    def _save_top_k_checkpoints(self, trainer: Any, pl_module: Any, metrics: Any) -> None:
+        if trainer.current_epoch > 0:
+            super()._save_top_k_checkpoints(trainer, pl_module, {**metrics, "epoch": 7})
+
+
+class AtTheEnd(ModelCheckpoint):
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any, outputs: Any = None) -> None:
+        names = self._monitor_candidates(trainer, epoch=9, step=trainer.global_step)
+        assert (int(names["epoch"]), int(names["step"])) == (9, trainer.global_step)
+        self.save_checkpoint(trainer, pl_module)
+
+
+@pytest.mark.parametrize(
+    ("cls", "files"),
+    [
+        (KeepsAll, ["0", "1"]),
+        (SavesTwice, ["0.ckpt.again", "1", "1.ckpt.again"]),
+        (FromTheSecond, ["7"]),
+        (AtTheEnd, ["1"]),
+    ],
+)
+def test_methods_of_earlier_names_are_called(cls: Any, files: list[str], tmp_path: Path) -> None:
+    checkpoint = cls(tmp_path / "kept", "{epoch}", auto_insert_metric_name=False)
+    quiet_trainer(tmp_path, callbacks=[checkpoint], max_epochs=2, enable_checkpointing=None).fit(Regression(), loader())
+    assert sorted(path.name.removesuffix(".ckpt") for path in (tmp_path / "kept").iterdir()) == files
+    assert getattr(checkpoint, "gone", ["0.ckpt"]) == ["0.ckpt"]
 
 
 @pytest.mark.parametrize(
@@ -233,11 +285,30 @@ def test_editors_and_command_lines_see_todays_arguments(cls: type, today: type) 
 # averaging
 
 
-def test_averaging_takes_its_arguments_by_name() -> None:
-    assert StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=2).swa_epoch_start == 2
-    assert StochasticWeightAveraging([0.1, 0.2]).swa_lrs == [0.1, 0.2]
-    with pytest.raises(TypeError, match=r"up to 1\.6 the first was `swa_epoch_start`, and `swa_lrs` later"):
-        StochasticWeightAveraging(0.8)
+@pytest.mark.parametrize(
+    ("args", "kwargs", "found", "told"),
+    [
+        ((), {"swa_lrs": 0.1, "swa_epoch_start": 2}, (0.1, 2, 10), ""),
+        (([0.1, 0.2],), {}, ([0.1, 0.2], 0.8, 10), ""),
+        ((1e-2, 0.75), {}, (1e-2, 0.75, 10), ""),
+        ((1e-2, 3, 5, "linear"), {}, (1e-2, 3, 5), ""),
+        ((1e-2,), {"annealing_epochs": 4}, (1e-2, 0.8, 4), ""),
+        ((0.7,), {}, (0.7, 0.8, 10), "`swa_lrs`, as since 1.7"),
+        ((3,), {}, (None, 3, 10), "`swa_epoch_start`, as up to 1.6"),
+        ((0.8, None, 7), {}, (None, 0.8, 7), "`swa_epoch_start`, as up to 1.6"),
+        ((0.8, [0.1]), {}, ([0.1], 0.8, 10), "`swa_epoch_start`, as up to 1.6"),
+        ((0.8,), {"swa_lrs": 0.1}, (0.1, 0.8, 10), "`swa_epoch_start`, as up to 1.6"),
+    ],
+)
+def test_averaging_takes_its_arguments_by_position(args: Any, kwargs: Any, found: Any, told: str) -> None:
+    averaging, notes = make(StochasticWeightAveraging, *args, **kwargs)
+    assert (averaging.swa_lrs, averaging.swa_epoch_start, averaging.annealing_epochs) == found
+    assert told in notes and bool(told) == bool(notes)
+
+
+def test_averaging_refuses_an_argument_that_is_given_twice() -> None:
+    with pytest.raises(TypeError, match="swa_epoch_start"):
+        StochasticWeightAveraging(0.1, 0.7, swa_epoch_start=0.8)
 
 
 def test_averaging_without_a_rate_keeps_those_of_the_optimizer() -> None:
@@ -431,3 +502,57 @@ def test_an_override_hands_everything_on_by_name(base: str, tmp_path: Path) -> N
     trainer.fit(Regression(), loader(), loader())
     assert {*called} == {*hooks}
     assert base != "ModelCheckpoint" or Path(callback.best_model_path).is_file()
+
+
+class Panel(RichProgressBar):
+    """Draws into a group of its own, as subclasses of Lightning's do."""
+
+    def _init_progress(self, trainer: Any) -> None:
+        from rich.console import Console
+        from rich.progress import TextColumn
+
+        from camshaft.compat.names.trainer.rich_columns import CustomProgress, MetricsTextColumn
+
+        if self.is_enabled and (self.progress is None or self._progress_stopped):
+            self._reset_progress_bar_ids()
+            self._console = Console(record=True, file=io.StringIO(), width=100, **self._console_kwargs)
+            self._metric_component = MetricsTextColumn(trainer, metrics_format=".1f")
+            columns = [TextColumn("{task.description} {task.completed:.0f}/{task.total}"), self._metric_component]
+            self.progress = CustomProgress(*columns, auto_refresh=False, console=self._console)
+            self.progress.start()
+            self._progress_stopped = False
+
+    def _update_metrics(self, trainer: Any, pl_module: Any) -> None:
+        self._metric_component.update({"seen": float(trainer.global_step)})
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        assert self.train_progress_bar.completed == 4
+        self.progress.console.print(f"end of epoch {trainer.current_epoch}")
+
+
+def test_a_bar_that_makes_its_own_rich_progress_draws_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    bar = Panel()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HookFaultWarning)
+        quiet_trainer(tmp_path, callbacks=[bar], max_epochs=2, enable_progress_bar=True).fit(
+            Regression(), loader(4), loader(2)
+        )
+    shown = bar._console.export_text()
+    assert [f"end of epoch {epoch}" in shown for epoch in range(2)] == [True, True]
+    assert "Epoch 1/1 4/4 seen: 8.0" in shown and bar._progress_stopped
+
+
+def test_columns_of_lightnings_names_are_columns_of_rich(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    columns = import_module("camshaft.compat.names.trainer.rich_columns")
+    progress = columns.CustomProgress(
+        columns.CustomBarColumn(style="red"),
+        columns.BatchesProcessedColumn(style="dim"),
+        columns.CustomTimeColumn(style="dim"),
+        columns.ProcessingSpeedColumn(style="dim"),
+    )
+    progress.add_task("x", total=4, completed=3)
+    assert "3/4" in str([cell for column in progress.make_tasks_table(progress.tasks).columns for cell in column.cells])
+    progress.soft_refresh()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,13 @@ def test_loggers_of_ours_are_loggers_of_the_earlier_base(tmp_path: Path) -> None
     assert not isinstance(Regression(), LightningLoggerBase)
 
 
-def test_a_logger_that_overrides_what_is_not_called_says_so_when_it_is_made() -> None:
-    kind = type("Own", (LightningLoggerBase,), {"agg_and_log_metrics": lambda self, metrics, step: None})
-    with pytest.warns(UserWarning, match="Own: `agg_and_log_metrics` is not called. Put it into `log_metrics`"):
-        kind()
+def test_a_logger_that_overrides_what_is_not_called_warns_once_in_use() -> None:
+    own = type("Own", (LightningLoggerBase,), {"agg_and_log_metrics": lambda self, metrics, step: None})
+    with pytest.warns(UserWarning, match=r"Own\.agg_and_log_metrics: this method is not called.*`log_metrics`"):
+        own()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own()
 
 
 def test_a_logger_may_be_one_of_the_trainer_and_an_own_one_of_fabric(tmp_path: Path) -> None:

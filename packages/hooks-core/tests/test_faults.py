@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 import pytest
@@ -400,13 +401,16 @@ class Stock(Callback):
     def _save(self) -> None: ...
 
 
-def test_an_override_that_nobody_calls_is_a_fault_that_says_what_to_use() -> None:
+def test_an_override_that_nobody_calls_warns_once_in_use_and_says_what_to_use() -> None:
     class Between(Stock):
         def _swap(self) -> None: ...
 
     class Mine(Between): ...
 
-    with pytest.raises(HookFaultError, match=r"Mine\._swap: this method of Lightning's Stock .*Override `_save`\."):
+    with pytest.warns(HookFaultWarning, match=r"Mine\._swap: this method of Lightning's Stock .*Override `_save`\."):
+        resolve(callbacks=[Mine()], module=module_with(), required=())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         resolve(callbacks=[Mine()], module=module_with(), required=())
 
 
@@ -425,7 +429,13 @@ def test_overrides_that_are_called_and_methods_of_ones_own_are_no_faults() -> No
 
         def _swap(self) -> None: ...
 
-    for callback in (Mine(), Calling(), Stock(), Callback()):
+    class CallsAgain(Stock):
+        _uncalled_methods: ClassVar[dict[str, str]] = {"_swap": ""}
+
+    class Swapping(CallsAgain):
+        def _swap(self) -> None: ...
+
+    for callback in (Mine(), Calling(), Stock(), Callback(), CallsAgain(), Swapping()):
         assert faults_of(callback, Receiver.CALLBACK) == []
 
 

@@ -15,6 +15,14 @@ from camshaft.trainer import Trainer, seed_everything
 from camshaft.trainer.configuration import choose_callbacks
 
 
+def test_a_summary_that_was_passed_stays_whatever_is_enabled() -> None:
+    summary = ModelSummary()
+    chosen = choose_callbacks(
+        [summary], enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False
+    )
+    assert chosen == [summary]
+
+
 def test_callbacks_keep_their_order_and_defaults_come_last() -> None:
     first, second = Callback(), ModelCheckpoint()
     chosen = choose_callbacks(

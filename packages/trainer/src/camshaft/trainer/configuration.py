@@ -32,7 +32,7 @@ def choose_callbacks(
     """Return the callbacks in the order in which they run: those passed, then progress bar, summary, checkpoint.
 
     Each of the three is added unless it is disabled or one of its kind was passed; a model summary by default only
-    where there is a progress bar, so that a run can be quiet.
+    where there is a progress bar, so that a run can be quiet. One that was passed is printed in any case.
 
     Args:
         callbacks: A callback, callbacks, or None.
@@ -40,8 +40,8 @@ def choose_callbacks(
 
     Raises:
         TypeError: If something is no callback.
-        ValueError: If one of its kind was passed although it is disabled, or two that keep a state would keep it under
-            the same key.
+        ValueError: If a progress bar, or a callback that saves, was passed although they are disabled; or two callbacks
+            would keep their states under the same key.
     """
     chosen = listed(callbacks)
     for callback in chosen:
@@ -54,7 +54,7 @@ def choose_callbacks(
     )
     for kind, default, enabled, is_default, argument in kinds:
         present = [type(callback).__name__ for callback in chosen if isinstance(callback, getattr(stock, kind))]
-        if present and enabled is False:
+        if present and enabled is False and kind != "ModelSummary":
             rule = f"true if `callbacks` has a {present[0]}"
             raise ValueError(must_be(argument, rule, enabled, _WHERE, "Leave one of the two out."))
         if not present and (is_default if enabled is None else enabled) is not False:

@@ -144,7 +144,7 @@ class Trainer:
         enable_progress_bar: If true or None, a `RichProgressBar` is added unless one was passed. With a progress bar,
             fit ends with a summary of a few lines.
         enable_model_summary: If true, a `ModelSummary` is added unless one was passed; None adds it where there is a
-            progress bar.
+            progress bar. One that was passed is printed in any case.
         accumulate_grad_batches: Batches whose gradients make one update.
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" (None means the same) or "value".

@@ -62,11 +62,9 @@ _OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
 
 def _of_kept(name: str, doc: str) -> Any:
     """Return a property for an attribute of the kept checkpoints."""
-
-    def set_(callback: ModelCheckpoint, value: Any) -> None:
-        setattr(callback._kept, name, value)
-
-    return property(attrgetter(f"_kept.{name}"), set_, doc=doc)
+    *path, last = f"_kept.{name}".split(".")
+    owner = attrgetter(".".join(path))
+    return property(attrgetter(f"_kept.{name}"), lambda self, value: setattr(owner(self), last, value), doc=doc)
 
 
 class ModelCheckpoint(Checkpoint):
@@ -141,7 +139,6 @@ class ModelCheckpoint(Checkpoint):
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
     STARTING_VERSION: ClassVar[int] = 1
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "file_exists": "Override `format_checkpoint_name`, or pass enable_version_counter=False.",
         "_find_last_checkpoints": "Pass the path as `ckpt_path`.",
         "_ModelCheckpoint__resolve_ckpt_dir": _OWN_FOLDER,
         "_ModelCheckpoint__init_ckpt_dir": _OWN_FOLDER,
@@ -151,6 +148,8 @@ class ModelCheckpoint(Checkpoint):
         "_ModelCheckpoint__validate_init_configuration": _OWN_ARGUMENTS,
     }
 
+    save_top_k: int = _of_kept("top_k.k", "How many of the best to keep.")
+    mode: str = _of_kept("top_k.mode", "The better direction of the metric.")
     best_k_models: dict[str, Tensor] = _of_kept("best_k_models", "Scores by path, oldest first.")
     best_model_path: str = _of_kept("best_model_path", "Path of the best kept checkpoint.")
     last_model_path: str = _of_kept("last_model_path", 'Path of "last".')
@@ -185,15 +184,14 @@ class ModelCheckpoint(Checkpoint):
             "every_n_train_steps": every_n_train_steps,
         }
         check_arguments(where, monitor, save_top_k, save_last, intervals, save_on_train_epoch_end)
+        self._kept = KeptCheckpoints(TopK(save_top_k, check_mode(mode, where)))
         self.verbose = verbose
         self.save_weights_only = save_weights_only
         self.saved_path = ""
         self.filename = filename
         self.monitor = monitor
         self.save_last = save_last or False
-        self.save_top_k = save_top_k
         self.save_on_exception = save_on_exception
-        self.mode = mode
         self.auto_insert_metric_name = auto_insert_metric_name
         self.every_n_train_steps = every_n_train_steps or 0
         self.train_time_interval = train_time_interval
@@ -201,14 +199,14 @@ class ModelCheckpoint(Checkpoint):
         self.save_on_train_epoch_end = save_on_train_epoch_end
         self.enable_version_counter = enable_version_counter
         self.dirpath: str | None = absolute_folder(dirpath, where) if dirpath else None
-        self._dirpath_argument = self.dirpath
+        self._found_folder: str | None = None  # where `dirpath` is left out
         self._names = self._make_names()
-        self._time = None if train_time_interval is None else TimeInterval(train_time_interval.total_seconds())
-        self._num_intervals = 0  # of `every_n_train_steps` that have passed
-        self._kept = KeptCheckpoints(TopK(save_top_k, check_mode(mode, where)))
+        self._counted_step = 0  # up to which `every_n_train_steps` has been looked at
         self._pending: PendingSaves | None = None
         self._unwritten: list[dict[str, Any]] = []
         self._last_global_step_saved = 0  # before the first update there is nothing worth saving
+        self._last_checkpoint_saved = ""
+        self._decided_step = 0  # of the latest due time
         self._is_deferred = False
         self._loaded_dirpath: str | None = None
         self._strategy: Strategy | None = None
@@ -226,6 +224,16 @@ class ModelCheckpoint(Checkpoint):
         fields += [name for name in ("filename", "save_weights_only") if getattr(self, name)]
         return f"{type(self).__qualname__}{ {name: getattr(self, name) for name in fields}!r}"
 
+    @property
+    def train_time_interval(self) -> timedelta | None:
+        """The argument of this name; a new one begins when it is set."""
+        return self._interval
+
+    @train_time_interval.setter
+    def train_time_interval(self, interval: timedelta | None) -> None:
+        self._interval = interval
+        self._time = None if interval is None else TimeInterval(interval.total_seconds())
+
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Find the folder, and remove unfinished files of killed processes in it. Collective in fit."""
         self._is_fitting, self._has_begun = stage == "fit", False
@@ -233,7 +241,7 @@ class ModelCheckpoint(Checkpoint):
             return
         self._strategy = trainer.strategy
         self._names = self._make_names()
-        self.dirpath = self._dirpath_argument or from_rank_zero(trainer.strategy, lambda: default_folder(trainer))
+        self.dirpath = self._choose_folder(trainer)
         for other in self._siblings(trainer):
             shares_folder = self.dirpath == other.dirpath
             check_distinct(self.state_key, other.state_key, self._names, other._names if shares_folder else None)
@@ -260,8 +268,7 @@ class ModelCheckpoint(Checkpoint):
         """Write what the resumed run was killed before writing, and start counting."""
         self._has_begun = True
         self._write_missing(trainer)
-        if self.every_n_train_steps:
-            self._num_intervals = trainer.global_step // self.every_n_train_steps
+        self._counted_step = trainer.global_step
         if self._time is not None:
             self._time.start()
 
@@ -272,11 +279,11 @@ class ModelCheckpoint(Checkpoint):
 
         With `train_time_interval` collective now and then.
         """
-        if self.every_n_train_steps:
-            num_intervals = trainer.global_step // self.every_n_train_steps
-            if num_intervals == self._num_intervals:
+        counted, self._counted_step = self._counted_step, trainer.global_step
+        every = self.every_n_train_steps  # which a subclass may change as it trains
+        if every:
+            if counted // every == self._counted_step // every:
                 return
-            self._num_intervals = num_intervals
             if self._should_skip_saving_checkpoint(trainer):
                 return
         elif (
@@ -336,7 +343,6 @@ class ModelCheckpoint(Checkpoint):
             last_path, superfluous = (
                 (None, ()) if self._names.last is None else self._move_last(trainer, candidates, self._names.last, path)
             )
-            self._last_global_step_saved = trainer.global_step
             self._print_decision(trainer, path, None, None)
             self._request_save(trainer, path, superfluous, last_path)
 
@@ -408,7 +414,8 @@ class ModelCheckpoint(Checkpoint):
             filepath: The path or URL.
             trainer: The trainer.
         """
-        return from_rank_zero(trainer.strategy, lambda: exists(local_path(filepath)))
+        path = local_path(filepath)
+        return from_rank_zero(trainer.strategy, lambda: exists(path) or os.path.islink(path))
 
     def check_monitor_top_k(self, trainer: TrainerProtocol, current: Tensor | None = None) -> bool:
         """Return whether a score is good enough to be kept; all ranks have to return the same.
@@ -499,14 +506,16 @@ class ModelCheckpoint(Checkpoint):
 
     def _save_last_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
         """Point "last" at the checkpoint of this due time, or write it if there is none. Collective."""
-        newest = self._newest
         if self._names.last is None or self._pending is None:
             return
+        newest = self._newest if self._last_global_step_saved == trainer.global_step else None
         taken = None if newest is None else newest.path
         path, superfluous = self._move_last(trainer, monitor_candidates, self._names.last, taken)
         if newest is None or (self.save_last != "link" and _is_overridden(self, "_save_checkpoint")):
             self._request_save(trainer, path, superfluous, path)
             return
+        if self.save_last != "link":
+            self._last_checkpoint_saved = path
         newest.last_path = path
         newest.displaced = (*(one for one in newest.displaced if one != path), *superfluous)
         newest.state = self.state_dict()
@@ -517,7 +526,7 @@ class ModelCheckpoint(Checkpoint):
     def _save_checkpoint(self, trainer: TrainerProtocol, filepath: str) -> None:
         """Have the trainer write a checkpoint. Collective."""
         newest, pending = self._newest, self._pending
-        self._last_checkpoint_saved = filepath
+        self._last_global_step_saved, self._last_checkpoint_saved = trainer.global_step, filepath
         on_saved: Callable[[], None] | None = None
         if newest is not None and pending is not None and newest.path == filepath and not newest.is_requested:
             newest.is_requested = True
@@ -532,9 +541,7 @@ class ModelCheckpoint(Checkpoint):
     ) -> str:
         """Return the path for a new checkpoint, which may be that of one it displaces. Collective."""
         reusable = (del_filepath,) if isinstance(del_filepath, str) else del_filepath or ()
-        return from_rank_zero(
-            trainer.strategy, lambda: self._free_path(trainer, monitor_candidates, None, tuple(reusable))
-        )
+        return self._free_path(trainer, monitor_candidates, None, tuple(reusable))
 
     def _should_remove_checkpoint(self, trainer: TrainerProtocol, previous: str, current: str) -> bool:
         """Return whether a checkpoint goes when another displaces it; not if the run was resumed from it."""
@@ -574,9 +581,7 @@ class ModelCheckpoint(Checkpoint):
     ) -> tuple[str, tuple[str, ...]]:
         """Choose the path of "last". Return it, and what to remove once it is there. Collective."""
         former = self.last_model_path
-        path = self.last_model_path = from_rank_zero(
-            trainer.strategy, lambda: self._free_path(trainer, candidates, template.template, (former,), taken)
-        )
+        path = self.last_model_path = self._free_path(trainer, candidates, template.template, (former,), taken)
         is_gone = former not in ("", taken) and self._should_remove_checkpoint(trainer, former, path)
         return path, (former,) if is_gone else ()
 
@@ -589,7 +594,7 @@ class ModelCheckpoint(Checkpoint):
 
     def _save_after_batch(self, trainer: TrainerProtocol) -> None:
         """Save unless the validation after the batch already did, or defer to the first validation. Collective."""
-        if self._should_skip_saving_checkpoint(trainer):
+        if trainer.global_step == self._decided_step or self._should_skip_saving_checkpoint(trainer):
             return
         candidates = self._monitor_candidates(trainer)
         self._is_deferred = self._is_ranked and from_rank_zero(
@@ -601,7 +606,7 @@ class ModelCheckpoint(Checkpoint):
 
     def _save(self, trainer: TrainerProtocol, candidates: dict[str, Tensor]) -> None:
         """Save for a due time. Collective."""
-        self._last_global_step_saved = trainer.global_step
+        self._decided_step = trainer.global_step
         self._is_deferred = False
         self._schedule(trainer, partial(self._decide, trainer, candidates))
 
@@ -622,6 +627,7 @@ class ModelCheckpoint(Checkpoint):
     ) -> None:
         pending = self._pending
         assert pending is not None
+        self._last_global_step_saved = trainer.global_step  # which is part of the state
         save = self._newest = pending.add(path, self.state_dict(), superfluous, last_path)
         self._save_checkpoint(trainer, path)
         if not save.is_requested:  # an override has written other files
@@ -641,7 +647,7 @@ class ModelCheckpoint(Checkpoint):
         reusable: tuple[str, ...] = (),
         taken: str | None = None,
     ) -> str:
-        """Return a path that no other checkpoint has.
+        """Return a path that no other checkpoint has. Collective.
 
         Args:
             trainer: The trainer.
@@ -657,15 +663,23 @@ class ModelCheckpoint(Checkpoint):
                 return True
             if path in reusable or not self.enable_version_counter:
                 return False
-            return exists(path) or os.path.islink(path) or any(one._claims(path) for one in others)
+            return self.file_exists(path, trainer) or any(one._claims(path) for one in others)
 
         def path_of(version: int | None) -> str:
             # only what is needed, since an override may take no more
             given = () if filename is None else (filename,)
             keywords: dict[str, Any] = {} if version is None else {"ver": version}
-            return self.format_checkpoint_name(candidates, *given, **keywords)
+            return from_rank_zero(trainer.strategy, lambda: self.format_checkpoint_name(candidates, *given, **keywords))
 
         return first_free_path(path_of, is_taken, self.STARTING_VERSION)
+
+    def _choose_folder(self, trainer: TrainerProtocol) -> str:
+        """Return `dirpath` if it is given, or was set since; else the default folder of this run. Collective."""
+        if self.dirpath is not None and self.dirpath != self._found_folder:
+            return absolute_folder(self.dirpath, type(self).__name__)
+        folder: str = from_rank_zero(trainer.strategy, lambda: default_folder(trainer))
+        self._found_folder = folder
+        return folder
 
     def _claims(self, path: str) -> bool:
         return path == self.last_model_path or (self._pending is not None and self._pending.holds(path))

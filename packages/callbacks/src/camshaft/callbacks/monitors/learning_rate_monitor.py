@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-_MAX_RATES = 10_000  # of each name, that are kept
+_MAX_RATES = 10_000  # of each name, of which the older half is dropped
 
 _OWN_NAMES = "Name the schedulers and groups with `name`, or log the values in a callback of your own."
 
@@ -41,6 +40,7 @@ class LearningRateMonitor(Callback):
         log_weight_decay: Whether to log the weight decay, under the name with "-weight_decay".
 
     Attributes:
+        lrs: The logged rates by name, the latest 5,000 to 10,000 of each.
         last_momentum_values: The latest momentum by name; None before it is logged.
         last_weight_decay_values: The latest weight decay by name; None before it is logged.
 
@@ -55,13 +55,8 @@ class LearningRateMonitor(Callback):
         "_add_suffix": _OWN_NAMES,
         "_check_duplicates_and_update_name": _OWN_NAMES,
         "_duplicate_param_group_names": _OWN_NAMES,
-        "_extract_lr": _OWN_NAMES,
-        "_extract_momentum": _OWN_NAMES,
-        "_extract_stats": _OWN_NAMES,
-        "_extract_weight_decay": _OWN_NAMES,
         "_find_names_from_optimizers": _OWN_NAMES,
         "_find_names_from_schedulers": _OWN_NAMES,
-        "_get_optimizer_stats": _OWN_NAMES,
         "_remap_keys": _OWN_NAMES,
     }
 
@@ -73,14 +68,9 @@ class LearningRateMonitor(Callback):
         self.log_momentum = log_momentum
         self.log_weight_decay = log_weight_decay
         self._schedule = LoggingSchedule()
-        self._rates: dict[str, deque[float]] = {}
+        self.lrs: dict[str, list[float]] = {}
         self.last_momentum_values: dict[str, float | None] = {}
         self.last_weight_decay_values: dict[str, float | None] = {}
-
-    @property
-    def lrs(self) -> dict[str, list[float]]:
-        """The logged rates by name, the latest 10,000 of each."""
-        return {name: list(rates) for name, rates in self._rates.items()}
 
     @property
     def state_key(self) -> str:
@@ -91,7 +81,7 @@ class LearningRateMonitor(Callback):
         """Check that there is a logger, and forget an earlier run."""
         if stage == "fit":
             check_has_logger(trainer, type(self).__name__)
-            self._rates = {}
+            self.lrs = {}
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start the schedule, if anything is logged by steps."""
@@ -119,53 +109,77 @@ class LearningRateMonitor(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rates so far, and the schedule."""
-        return {"lrs": self.lrs, "schedule": self._schedule.state_dict()}
+        lrs = {name: list(rates) for name, rates in self.lrs.items()}
+        return {"lrs": lrs, "schedule": self._schedule.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore rates and schedule."""
-        self._rates = {name: deque(rates, _MAX_RATES) for name, rates in state_dict["lrs"].items()}
+        self.lrs = {name: list(rates) for name, rates in state_dict["lrs"].items()}
         self._schedule.load_state_dict(state_dict["schedule"])
 
     def _log(self, trainer: TrainerProtocol, interval: str) -> None:
-        numbers: dict[str, float] = {}
-        taken: set[str] = set()
-        for optimizer, name, its_interval in self._named_optimizers(trainer):
-            is_due = its_interval in (interval, None)
-            for group, group_name in _named_groups(optimizer, name, taken):
-                if is_due:
-                    numbers |= self._read(group, group_name)
-        if not numbers:
-            return
-        log_to_all(trainer, numbers, trainer.global_step)
-        metrics = trainer.callback_metrics
-        if isinstance(metrics, dict):
-            metrics.update({name: torch.tensor(number) for name, number in numbers.items()})
+        numbers = self._extract_stats(trainer, interval if self.logging_interval is None else "any")
+        if numbers:
+            log_to_all(trainer, numbers, trainer.global_step)
 
     def _name_values(self, trainer: TrainerProtocol) -> None:
         """Make an entry for each group under `lrs` and the attributes of latest values."""
-        taken: set[str] = set()
-        found = [_named_groups(optimizer, name, taken) for optimizer, name, _ in self._named_optimizers(trainer)]
-        names = [name for groups in found for _, name in groups]
+        names = [name for _, of_one in self._due_names(trainer, "any") for name in of_one]
         for name in names:
-            self._rates.setdefault(name, deque(maxlen=_MAX_RATES))
+            self.lrs.setdefault(name, [])
         self.last_momentum_values = {f"{name}-momentum": None for name in names}
         self.last_weight_decay_values = {f"{name}-weight_decay": None for name in names}
 
-    def _read(self, group: dict[str, Any], name: str) -> dict[str, float]:
-        """Return the numbers of a group. Waits for the device of a rate that is a tensor."""
-        rate = float(group["lr"]) if "lr" in group else math.nan
-        single = name.removesuffix(f"/{_group_name({}, 1)}")
-        if single != name and name not in self._rates and single in self._rates:
-            self._rates[name] = self._rates.pop(single)  # the only group has got company
-        self._rates.setdefault(name, deque(maxlen=_MAX_RATES)).append(rate)
-        numbers = {name: rate}
-        if self.log_momentum:
-            key = f"{name}-momentum"
-            numbers[key] = self.last_momentum_values[key] = _momentum(group) or 0.0
-        if self.log_weight_decay and "weight_decay" in group:
-            key = f"{name}-weight_decay"
-            numbers[key] = self.last_weight_decay_values[key] = float(group["weight_decay"])
+    def _due_names(self, trainer: TrainerProtocol, interval: str) -> Iterator[tuple[Any, list[str]]]:
+        """Yield the optimizers of an interval, each with a name for each group."""
+        taken: set[str] = set()
+        for optimizer, name, its_interval in self._named_optimizers(trainer):
+            named = _named_groups(optimizer, name, taken)
+            if interval == "any" or its_interval in (interval, None):
+                yield optimizer, [group_name for _, group_name in named]
+
+    # methods that subclasses of Lightning's class override and call
+
+    def _extract_stats(self, trainer: TrainerProtocol, interval: str) -> dict[str, float]:
+        """Return, and note, the numbers of an interval: "step", "epoch", or "any"."""
+        numbers: dict[str, float] = {}
+        for optimizer, names in self._due_names(trainer, interval):
+            numbers |= self._get_optimizer_stats(optimizer, names)
+        if isinstance(trainer.callback_metrics, dict):
+            trainer.callback_metrics.update({name: torch.tensor(number) for name, number in numbers.items()})
         return numbers
+
+    def _get_optimizer_stats(self, optimizer: Any, names: list[str]) -> dict[str, float]:
+        numbers: dict[str, float] = {}
+        for group, name in zip(_groups(optimizer), names, strict=True):
+            numbers |= self._extract_lr(group, name)
+            numbers |= self._extract_momentum(group, f"{name}-momentum", "betas" in group)
+            numbers |= self._extract_weight_decay(group, f"{name}-weight_decay")
+        return numbers
+
+    def _extract_lr(self, param_group: dict[str, Any], name: str) -> dict[str, float]:
+        """Return the rate. Waits for the device of one that is a tensor."""
+        rate = float(param_group["lr"]) if "lr" in param_group else math.nan
+        single = name.removesuffix(f"/{_group_name({}, 1)}")
+        if single != name and name not in self.lrs and single in self.lrs:
+            self.lrs[name] = self.lrs.pop(single)  # the only group has got company
+        rates = self.lrs.setdefault(name, [])
+        if len(rates) == _MAX_RATES:
+            del rates[: _MAX_RATES // 2]
+        rates.append(rate)
+        return {name: rate}
+
+    def _extract_momentum(self, param_group: dict[str, Any], name: str, use_betas: bool) -> dict[str, float]:
+        if not self.log_momentum:
+            return {}
+        momentum = self.last_momentum_values[name] = _momentum(param_group) or 0.0
+        return {name: momentum}
+
+    def _extract_weight_decay(self, param_group: dict[str, Any], name: str) -> dict[str, float]:
+        if not self.log_weight_decay or "weight_decay" not in param_group:
+            return {}
+        decay = self.last_weight_decay_values[name] = float(param_group["weight_decay"])
+        return {name: decay}
 
     def _named_optimizers(self, trainer: TrainerProtocol) -> Iterator[tuple[Any, str, str | None]]:
         """Yield each optimizer with the name and interval of each named scheduler, else with the name of its class.

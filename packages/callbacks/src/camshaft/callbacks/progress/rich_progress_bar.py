@@ -48,7 +48,10 @@ def _id_property(stage: str, doc: str) -> property:
     def get(bar: RichProgressBar) -> Any:
         return bar._task_id(stage)
 
-    return property(get, doc=doc)
+    def set_(bar: RichProgressBar, task_id: Any) -> None:
+        bar._own_task_ids[stage] = task_id
+
+    return property(get, set_, doc=doc)
 
 
 def _task_property(stage: str, doc: str) -> property:
@@ -122,6 +125,7 @@ class RichProgressBar(ProgressBar):
         self.theme = RichProgressBarTheme() if theme is None else theme
         self._console_kwargs = console_kwargs or {}
         self._evaluated: Stage | None = None
+        self._own_task_ids: dict[str, Any] = {}  # of a subclass that draws tasks by itself
 
     def configure_columns(self, trainer: Any) -> list[Any]:
         """Return the columns of a rich `Progress`, before that of the metrics; to be overridden.
@@ -171,6 +175,8 @@ class RichProgressBar(ProgressBar):
 
     def _task_id(self, stage: str) -> Any:
         """Return the id of a pass's task, as it was drawn last."""
+        if self._own_task_ids.get(stage) is not None:
+            return self._own_task_ids[stage]
         passes = [name for name, meter in (("train", self._train), (self._evaluated, self._evaluation)) if meter]
         drawn = dict(zip(passes, getattr(self._display, "task_ids", ()), strict=False))
         return drawn.get(stage)

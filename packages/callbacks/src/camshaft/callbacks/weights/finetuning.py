@@ -172,8 +172,11 @@ class BaseFinetuning(Callback):
 
     def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
         """Freeze what the checkpoint has frozen, before strategy and optimizer read what is trainable."""
-        state = checkpoint.get("callbacks", {}).get(self.state_key)
-        if not self._is_fitting or not state:
+        saved = checkpoint.get("callbacks", {}).get(self.state_key) or {}
+        # an override of `state_dict` may have wrapped it
+        within = [saved, *(part for part in saved.values() if isinstance(part, dict))]
+        state = next((part for part in within if "frozen" in part), None)
+        if not self._is_fitting or state is None:
             return
         self._loaded = state
         frozen, still = set(state["frozen"]), set(state["without_statistics"])

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from camshaft.compat.names.released import defining_places, released, released_modules, released_submodules
-from camshaft.compat.names.stand_ins import MissingName, accept_pl_module, stand_in
+from camshaft.compat.names.stand_ins import MissingName, accept_pl_module, add_fields, stand_in
 from camshaft.compat.names.table import (
     COUNTERPARTS,
     EVERYWHERE,
@@ -107,6 +107,7 @@ def load(counterpart: str) -> Any:
     found = getattr(import_module(module), name) if name else import_module(module)
     if isinstance(found, type) and issubclass(found, Callback):
         accept_pl_module(found)
+        add_fields(found)
     return found
 
 

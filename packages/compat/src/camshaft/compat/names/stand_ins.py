@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from abc import ABCMeta
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import cache
+from operator import attrgetter
 from types import FunctionType
 from typing import Any, NoReturn
 
+from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be, warn_user
 
 _ERRORS = re.compile(r".*(Exception|Error|Warning)")
@@ -44,26 +46,62 @@ def accept_pl_module(cls: type) -> None:
                 )
 
 
+def same_as(name: str) -> Any:
+    """Return a property for a field of Lightning's class that has another name here."""
+    doc = f"`{name}`, under its name in Lightning's class."
+    return property(attrgetter(name), lambda self, value: setattr(self, name, value), doc=doc)
+
+
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "BaseFinetuning": {"_internal_optimizer_metadata": ""},
+    "BatchSizeFinder": {
+        **{f"_{name}": name for name in ("mode", "steps_per_trial", "init_val", "max_trials", "batch_arg_name")},
+        **{f"_{name}": name for name in ("margin", "max_val")},
+    },
+    "DeviceStatsMonitor": {"_cpu_stats": "cpu_stats"},
+    "LearningRateFinder": {
+        **{f"_{name}": name for name in ("min_lr", "max_lr", "num_training_steps", "mode", "early_stop_threshold")},
+        **{f"_{name}": name for name in ("update_attr", "attr_name")},
+    },
+    "ProgressBar": {"_leave": "leave", "_enabled": "_is_enabled", "_current_eval_dataloader_idx": "_dataloader_idx"},
+    "TQDMProgressBar": {"_process_position": "process_position"},
+    "StochasticWeightAveraging": {
+        **{f"_{name}": name for name in ("average_model", "swa_lrs", "annealing_epochs", "annealing_strategy")},
+        **{"_avg_fn": "avg_fn", "_device": "device", "_swa_scheduler": "_scheduler"},
+    },
+    "Timer": {"_interval": "interval", "_verbose": "verbose"},
+    "WeightAveraging": {f"_{name}": name for name in ("average_model", "device", "use_buffers")},
+}
+"""Fields of Lightning's callbacks, by class, and their names here; "" is the state, which is restored by itself."""
+
+
+def add_fields(cls: type) -> None:
+    """Give a callback's class, and its bases, the fields of Lightning's class that have other names here."""
+    for klass in cls.__mro__:
+        if klass.__module__.startswith("camshaft.callbacks."):
+            for name, ours in FIELDS.get(klass.__name__, {}).items():
+                if name not in vars(klass):
+                    state = property(vars(klass).get("state_dict"), lambda self, state: None)
+                    setattr(klass, name, same_as(ours) if ours else state)
+
+
 def _renamed(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple("pl_module" if name == "module" else name for name in names)
 
 
-def refuse_overrides(cls: type, names: Iterable[str], action: str) -> None:
-    """Refuse a subclass that overrides a method that is never called.
+@cache
+def warn_of_overrides(cls: type, names: tuple[str, ...], action: str) -> None:
+    """Warn, once for each class, of overrides of methods that are never called.
 
     Args:
-        cls: The subclass.
+        cls: A subclass that is used.
         names: What is not called.
         action: What to do instead.
-
-    Raises:
-        TypeError: If it has one of these.
     """
     for name in names:
-        if name in vars(cls):
-            raise TypeError(
-                must_be(name, "left out, since it is not called", vars(cls)[name], cls.__qualname__, action)
-            )
+        own = [klass for klass in cls.__mro__ if not klass.__module__.startswith("camshaft.")]
+        if any(name in vars(klass) for klass in own) and not mentions_method(own, name):
+            warn_user(f"{cls.__qualname__}.{name}: this method is not called, so an override does nothing. {action}")
 
 
 def refuse_argument(field: str, value: Any, where: str, why: str, action: str, accepted: tuple[Any, ...] = ()) -> None:

@@ -19,10 +19,12 @@ ROOTS: Mapping[str, str] = {
 
 _STOCK_CALLBACKS = """
     BackboneFinetuning BaseFinetuning BasePredictionWriter DeviceStatsMonitor EMAWeightAveraging
-    GradientAccumulationScheduler LambdaCallback LearningRateMonitor ModelPruning ModelSummary OnExceptionCheckpoint
+    GradientAccumulationScheduler LambdaCallback ModelPruning OnExceptionCheckpoint
     ThroughputMonitor Timer WeightAveraging"""
 _ADAPTED_CALLBACKS = """
-    EarlyStopping ModelCheckpoint ProgressBar RichProgressBar StochasticWeightAveraging TQDMProgressBar"""
+    EarlyStopping LearningRateMonitor ProgressBar StochasticWeightAveraging TQDMProgressBar"""
+_RICH_COLUMNS = """
+    BatchesProcessedColumn CustomBarColumn CustomProgress CustomTimeColumn MetricsTextColumn ProcessingSpeedColumn"""
 _FINDERS = "BatchSizeFinder LearningRateFinder"
 _LOGGERS = "CSVLogger CometLogger LightningLoggerBase Logger MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger"
 _LOGGER_BASE = """
@@ -91,8 +93,8 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.trainer.states": "TrainerState TrainerStatus",
     "camshaft.hooks_core": "ModelHooks DataHooks CheckpointHooks",
     "camshaft.callbacks": f"""
-        {_STOCK_CALLBACKS} Checkpoint EarlyStoppingReason LearningRateLogger=LearningRateMonitor RichModelSummary
-        RichProgressBarTheme Throughput TrainingSpikeException WriteInterval get_available_flops measure_flops
+        {_STOCK_CALLBACKS} Checkpoint EarlyStoppingReason RichProgressBarTheme
+        Throughput TrainingSpikeException WriteInterval get_available_flops measure_flops
         CometLogger PassThroughProfiler Profiler=ActionProfiler BaseProfiler=ActionProfiler
         AbstractProfiler=ActionProfiler""",
     f"{_HERE}.trainer.spike_detection": "SpikeDetection",
@@ -100,7 +102,11 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.callbacks.progress.tqdm_progress_bar": "Tqdm",
     "camshaft.callbacks.progress.progress_bar": "get_standard_metrics=version_metrics",
     "torch.nn.parallel": "DistributedDataParallel LightningDistributedDataParallel=DistributedDataParallel",
-    f"{_HERE}.trainer.callbacks": _ADAPTED_CALLBACKS,
+    f"{_HERE}.trainer.callbacks": f"{_ADAPTED_CALLBACKS} LearningRateLogger=LearningRateMonitor",
+    f"{_HERE}.trainer.model_checkpoint": "ModelCheckpoint",
+    f"{_HERE}.trainer.rich_progress_bar": "RichProgressBar",
+    f"{_HERE}.trainer.rich_columns": _RICH_COLUMNS,
+    f"{_HERE}.trainer.model_summary": "ModelSummary RichModelSummary",
     f"{_HERE}.utilities.model_summaries": f"FunctionalModelSummary=ModelSummary {_OF_SUMMARIES}",
     f"{_HERE}.trainer.profilers": "AdvancedProfiler PyTorchProfiler SimpleProfiler",
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
@@ -213,7 +219,8 @@ MODULES: Mapping[str, str] = {
     "__about__": "__version__",
     "accelerators": _ACCELERATORS,
     "callbacks": f"""
-        {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint LearningRateLogger RichModelSummary""",
+        {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint LearningRateLogger ModelCheckpoint
+        ModelSummary RichModelSummary RichProgressBar""",
     "callbacks.base": "Callback",
     "callbacks.batch_size_finder": "BatchSizeFinder",
     "callbacks.callback": "Callback",
@@ -234,7 +241,7 @@ MODULES: Mapping[str, str] = {
     "callbacks.progress.base": "ProgressBar",
     "callbacks.progress.progress": "ProgressBar",
     "callbacks.progress.progress_bar": "ProgressBar get_standard_metrics",
-    "callbacks.progress.rich_progress": "RichProgressBar RichProgressBarTheme",
+    "callbacks.progress.rich_progress": f"RichProgressBar RichProgressBarTheme {_RICH_COLUMNS}",
     "callbacks.progress.tqdm_progress": "TQDMProgressBar Tqdm convert_inf",
     "callbacks.pruning": "ModelPruning",
     "callbacks.pt_callbacks": "Callback EarlyStopping GradientAccumulationScheduler ModelCheckpoint",

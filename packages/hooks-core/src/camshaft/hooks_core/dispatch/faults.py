@@ -84,7 +84,8 @@ def find_faults(
     A name of no hook is one that begins with `on_`, or that nearly is a hook's, unless it is the user's own method; see
     `meant_hook`.
 
-    Overrides of methods that its classes declare as never called, in `_uncalled_methods`, are faults as well.
+    Overrides of methods that its classes declare as never called, in `_uncalled_methods`, are faults as well; these are
+    warnings.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
@@ -412,13 +413,19 @@ def _fits(method: object, spec: HookSpec, kind: Receiver) -> bool:
 
 
 def _uncalled_overrides(receiver: object) -> Iterator[Fault]:
-    """Yield the faults of overrides that are never called, as the classes declare in `_uncalled_methods`.
+    """Yield the faults of overrides that are never called, as the classes declare in `_uncalled_methods`: with what to
+    do instead, or "" where a subclass calls what its bases do not.
 
     An override that is marked with `@not_a_hook`, or that the subclass calls, is a method of its own and left out.
     """
     classes = class_of(receiver).__mro__
+    called: set[str] = set()
     for idx, declaring in enumerate(classes):
-        for name, action in vars(declaring).get("_uncalled_methods", {}).items():
+        declared = {**vars(declaring).get("_uncalled_methods", {})}
+        called |= {name for name, action in declared.items() if not action}
+        for name, action in declared.items():
+            if name in called:
+                continue
             override = next((vars(klass)[name] for klass in classes[:idx] if name in vars(klass)), None)
             if override is None or getattr(override, "__not_a_hook__", False):
                 continue
@@ -427,4 +434,4 @@ def _uncalled_overrides(receiver: object) -> Iterator[Fault]:
                     f"this method of Lightning's {declaring.__name__} is not called by that of camshaft, so an "
                     f"override does nothing. {action} If it is a method of your own, mark it with `@not_a_hook`."
                 )
-                yield Fault(receiver_name(receiver), name, message)
+                yield Fault(receiver_name(receiver), name, message, is_warning=True)

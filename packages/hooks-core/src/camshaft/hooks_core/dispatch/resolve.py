@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.dispatch.calls import ResolvedReceiver, calls_of, wrapped
@@ -17,7 +18,7 @@ from camshaft.hooks_core.dispatch.faults import (
     missing_step,
 )
 from camshaft.hooks_core.dispatch.hooks import Hooks
-from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
+from camshaft.hooks_core.dispatch.implementation import class_of, implementation, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import Receiver
@@ -82,7 +83,7 @@ def resolve(
         _faults(receiver, reading, catalogue, uncalled, has_reader=read is not None)
         for (_, receiver), reading in zip(found, readings, strict=True)
     ]
-    _report(faults, module, required, catalogue, strict)
+    _report(found, faults, module, required, catalogue, strict)
     receivers = [
         ResolvedReceiver(kind, receiver, reading, {*uncalled, *(fault.method for fault in of_one)})
         for (kind, receiver), reading, of_one in zip(found, readings, faults, strict=True)
@@ -154,15 +155,28 @@ def _faults(
     return [fault for fault in (*faults, *reading.faults) if not {fault.method, fault.meant} & {*uncalled}]
 
 
+_warned: WeakKeyDictionary[type, set[Fault]] = WeakKeyDictionary()
+"""The warnings that were given, by the receiver's class."""
+
+
 def _report(
-    faults: Sequence[Sequence[Fault]], module: object, required: Sequence[str], catalogue: Catalogue, strict: bool
+    found: Sequence[tuple[Receiver, object]],
+    faults: Sequence[Sequence[Fault]],
+    module: object,
+    required: Sequence[str],
+    catalogue: Catalogue,
+    strict: bool,
 ) -> None:
-    """Raise, or warn of, the faults of all receivers and the steps that are missing."""
+    """Raise, or warn of, the faults of all receivers and the steps that are missing. Warn once of what is no error."""
     missing = [name for name in required if module is None or implementation(module, name) is None]
     of_all = [fault for of_one in faults for fault in of_one if fault.meant not in missing]
     errors = [fault for fault in of_all if not fault.is_warning] if strict or missing else []
     errors += [missing_step(module, name, catalogue) for name in missing]  # nothing can go on without these
     if errors:
         raise HookFaultError(errors)
-    for fault in of_all:
-        warn_user(str(fault), HookFaultWarning)
+    for (_, receiver), of_one in zip(found, faults, strict=True):
+        warned = _warned.setdefault(class_of(receiver), set())
+        for fault in of_one:
+            if not fault.is_warning or fault not in warned:
+                warn_user(str(fault), HookFaultWarning)
+            warned.add(fault)

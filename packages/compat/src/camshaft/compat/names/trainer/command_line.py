@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import camshaft.compat.names.plugins.fsdp  # so that its classes, and those below, have short names
-import camshaft.compat.names.trainer.callbacks  # noqa: F401
+import camshaft.compat.names.trainer.model_checkpoint
+import camshaft.compat.names.trainer.model_summary
+import camshaft.compat.names.trainer.rich_progress_bar  # noqa: F401
 from camshaft.compat.names.trainer.loggers import LightningLoggerBase
 from camshaft.compat.trainer import Trainer
 from camshaft.trainer.cli import SaveConfigCallback, TrainerArgumentParser, TrainerCLI

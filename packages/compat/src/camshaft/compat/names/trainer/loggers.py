@@ -22,7 +22,7 @@ from camshaft.callbacks.loggers.csv_logger import MetricsFile
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperiment
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.compat.names.stand_ins import StandIn, refuse_argument
+from camshaft.compat.names.stand_ins import StandIn, refuse_argument, warn_of_overrides
 from camshaft.compat.names.utilities.functions import flatten_dict
 from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, remove, replace_file
@@ -337,10 +337,7 @@ class LightningLoggerBase(FabricLogger, metaclass=StandIn):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.prefix = getattr(self, "prefix", "")
-        for name in _NOT_CALLED:
-            if hasattr(type(self), name):
-                action = "Put it into `log_metrics`, or into a callback."
-                warn_user(f"{type(self).__qualname__}: `{name}` is not called. {action}")
+        warn_of_overrides(type(self), _NOT_CALLED, "Put it into `log_metrics`, or into a callback.")
 
     @property
     def rank(self) -> int:

@@ -1,0 +1,124 @@
+"""`ModelSummary` and `RichModelSummary` of the import names, whose subclasses print tables of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import Parameter, signature
+from typing import Any, ClassVar
+
+from camshaft.callbacks import ModelSummary as _ModelSummary
+from camshaft.callbacks import RichModelSummary as _RichModelSummary
+from camshaft.compat.names.stand_ins import StandIn, same_as
+from camshaft.compat.names.utilities import model_summaries
+
+_FACTS = ("total_parameters", "trainable_parameters", "model_size", "total_training_modes")
+
+
+class ModelSummary(_ModelSummary, metaclass=StandIn):
+    """`camshaft.callbacks.ModelSummary`, and the way of Lightning's where a subclass overrides `summarize`.
+
+    Args:
+        max_depth: As today.
+        example_input_array: As today.
+        summarize_kwargs: Arguments for `summarize`.
+    """
+
+    __stands_for__: ClassVar[Any] = _ModelSummary
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {"summarize": "", "_summary": ""}
+    _max_depth: int = same_as("max_depth")
+
+    def __init__(self, max_depth: int = 1, *, example_input_array: Any = None, **summarize_kwargs: Any) -> None:
+        super().__init__(max_depth, example_input_array=example_input_array)
+        self._summarize_kwargs = summarize_kwargs
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Print the summary, by an override of `summarize` if there is one. Collective where the forward is."""
+        if self.summarize in (ModelSummary.summarize, RichModelSummary.summarize) and (
+            type(self)._summary is ModelSummary._summary
+        ):
+            super().on_fit_start(trainer, module)
+        elif self.max_depth:
+            summary = self._summary(trainer, module)
+            facts = (summary._get_summary_data(), *(getattr(summary, name) for name in _FACTS))
+            if trainer.is_global_zero:
+                self._call_summarize(facts, {"total_flops": summary.total_flops, **self._summarize_kwargs})
+
+    def _call_summarize(self, facts: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Call `summarize` with the arguments that it has; each release added some."""
+        parameters = signature(self.summarize).parameters.values()
+        kinds = [one.kind for one in parameters]
+        if Parameter.VAR_KEYWORD not in kinds:
+            keywords = {one.name: keywords[one.name] for one in parameters if one.name in keywords}
+        num = len(facts) if Parameter.VAR_POSITIONAL in kinds else kinds.count(Parameter.POSITIONAL_OR_KEYWORD)
+        self.summarize(*facts[:num], **keywords)
+
+    def _summary(self, trainer: Any, pl_module: Any) -> Any:
+        return model_summaries.summarize(pl_module, self.max_depth)
+
+    @staticmethod
+    def summarize(
+        summary_data: list[tuple[str, list[str]]],
+        total_parameters: int,
+        trainable_parameters: int,
+        model_size: float,
+        total_training_modes: Mapping[str, int] | None = None,
+        total_flops: int = 0,
+        **summarize_kwargs: Any,
+    ) -> None:
+        """Print columns and totals; to be overridden, or called with other columns."""
+        columns = [[heading, *map(str, cells)] for heading, cells in summary_data]
+        widths = [max(map(len, column)) for column in columns]
+        rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True))
+        totals = _totals(total_parameters, trainable_parameters, model_size, total_training_modes, total_flops)
+        print(*rows, *(f"{label}: {value}" for label, value in totals), sep="\n", flush=True)
+
+
+class RichModelSummary(ModelSummary, _RichModelSummary, metaclass=StandIn):
+    """The same for `camshaft.callbacks.RichModelSummary`.
+
+    Args:
+        max_depth, example_input_array, summarize_kwargs: As in `ModelSummary`; "header_style" is the style of headings.
+    """
+
+    __stands_for__: ClassVar[Any] = _RichModelSummary
+
+    def __init__(self, max_depth: int = 1, **summarize_kwargs: Any) -> None:
+        super().__init__(max_depth, **summarize_kwargs)
+        self.header_style = summarize_kwargs.get("header_style", self.header_style)
+
+    @staticmethod
+    def summarize(
+        summary_data: list[tuple[str, list[str]]],
+        total_parameters: int,
+        trainable_parameters: int,
+        model_size: float,
+        total_training_modes: Mapping[str, int] | None = None,
+        total_flops: int = 0,
+        **summarize_kwargs: Any,
+    ) -> None:
+        """Print columns and totals with rich; to be overridden, or called with other columns."""
+        from rich import get_console
+        from rich.table import Table
+        from rich.text import Text  # which shows "[8, 3]" as it is
+
+        table = Table(header_style=summarize_kwargs.get("header_style", "bold magenta"))
+        for heading, _ in summary_data:
+            table.add_column(heading)
+        for row in zip(*(cells for _, cells in summary_data), strict=True):
+            table.add_row(*(Text(str(cell)) for cell in row))
+        totals = _totals(total_parameters, trainable_parameters, model_size, total_training_modes, total_flops)
+        get_console().print(table, *(f"[bold]{label}[/]: {value}" for label, value in totals), sep="\n")
+
+
+def _totals(
+    total: int, trainable: int, model_size: float, modes: Mapping[str, int] | None, total_flops: int
+) -> list[tuple[str, str]]:
+    count = model_summaries.get_human_readable_count
+    return [
+        ("Trainable params", count(trainable)),
+        ("Non-trainable params", count(total - trainable)),
+        ("Total params", count(total)),
+        ("Total estimated model params size (MB)", model_summaries.get_formatted_model_size(model_size)),
+        *((f"Modules in {mode} mode", str(num)) for mode, num in (modes or {}).items()),
+        ("Total FLOPs", count(total_flops)),
+    ]

@@ -1,0 +1,184 @@
+"""`RichProgressBar` of the import names, whose subclasses may draw with a rich `Progress` of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from camshaft.callbacks import RichProgressBar as _RichProgressBar
+from camshaft.callbacks.progress.progress_bar import overridden_names
+from camshaft.compat.names.stand_ins import StandIn
+from camshaft.compat.names.trainer.callbacks import batches_between, todays_refresh_rate
+
+_DRAWING = {
+    *("_init_progress", "_add_task", "_initialize_train_progress_bar_id", "_update", "_stop_progress", "refresh"),
+    *("_reset_progress_bar_ids", "_update_metrics"),
+}
+"""Methods of Lightning's class that draw; a subclass that overrides one draws by all of them."""
+
+_STAGES = ("train", "val", "val_sanity", "test", "predict")
+
+
+class RichProgressBar(_RichProgressBar, metaclass=StandIn):
+    """The bar of releases since 1.5, drawn with rich; by the methods of Lightning's class if one is overridden.
+
+    Args:
+        refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
+        leave: As today.
+        theme: As today.
+        console_kwargs: As today.
+        refresh_rate_per_second: In 1.5: drawings a second; 0 draws none.
+    """
+
+    __stands_for__: ClassVar[type] = _RichProgressBar
+    _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(_DRAWING, "")
+    refresh_rate = batches_between
+
+    def __init__(
+        self,
+        refresh_rate: int = 1,
+        leave: bool = False,
+        theme: Any = None,
+        console_kwargs: dict[str, Any] | None = None,
+        *,
+        refresh_rate_per_second: int | None = None,
+    ) -> None:
+        batches = todays_refresh_rate(0 if refresh_rate_per_second == 0 else refresh_rate)
+        seconds = 1 / refresh_rate_per_second if refresh_rate_per_second and batches is None else None
+        super().__init__(batches, leave, theme, console_kwargs, refresh_rate_seconds=seconds)
+        self._own_progress: Any = None
+        self._progress_stopped = False
+        self._console: Any = None
+        self._metric_component: Any = None
+
+    @property
+    def progress(self) -> Any:
+        """The rich `Progress`; None while there is none."""
+        return super().progress if self._own_progress is None else self._own_progress
+
+    @progress.setter
+    def progress(self, progress: Any) -> None:
+        self._own_progress = progress
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to a run."""
+        of_run = dict.fromkeys(("_own_progress", "_console", "_metric_component"))
+        return {**super().__getstate__(), **of_run, "_own_task_ids": {}}
+
+    def open_display(self, output: Any) -> Any:
+        """Return the display."""
+        return _DisplayByMethods(self) if self._draws_by_methods else super().open_display(output)
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Detect the kind of output."""
+        super().setup(trainer, module, stage)
+        if self._draws_by_methods:
+            self._output = "terminal"  # rich itself knows what to do with others
+            self.refresh_rate_seconds = 0.0  # which overrides of hooks rely on
+
+    def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
+        """Begin to draw, if a subclass does it."""
+        if self._draws_by_methods and self._is_shown:
+            self._opened_display()
+
+    on_train_start = on_sanity_check_start
+
+    @property
+    def _draws_by_methods(self) -> bool:
+        return not _DRAWING.isdisjoint(overridden_names(type(self), RichProgressBar))
+
+    # the methods of Lightning's class, for overrides and those that call them
+
+    def _init_progress(self, trainer: Any) -> None:
+        from rich import get_console, reconfigure
+
+        from camshaft.compat.names.trainer.rich_columns import CustomProgress, MetricsTextColumn
+
+        if self.is_enabled and (self.progress is None or self._progress_stopped):
+            self._reset_progress_bar_ids()
+            reconfigure(**self._console_kwargs)
+            self._console = get_console()
+            theme = self.theme
+            self._metric_component = MetricsTextColumn(
+                trainer, theme.metrics, theme.metrics_text_delimiter, theme.metrics_format
+            )
+            columns = (*self.configure_columns(trainer), self._metric_component)
+            self.progress = CustomProgress(*columns, auto_refresh=False, console=self._console)
+            self.progress.start()
+            self._progress_stopped = False
+
+    def _stop_progress(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+            self._progress_stopped = True
+
+    def _reset_progress_bar_ids(self) -> None:
+        for stage in _STAGES:
+            setattr(self, f"{stage}_progress_bar_id", None)
+
+    def _initialize_train_progress_bar_id(self) -> None:
+        description = self._get_train_description(self.trainer.current_epoch)
+        self.train_progress_bar_id = self._add_task(self.total_train_batches, description)
+
+    def _add_task(self, total_batches: float, description: str, visible: bool = True) -> Any:
+        style = self.theme.description
+        shown = f"[{style}]{description}" if style else description
+        return self.progress.add_task(shown, total=total_batches, visible=visible)
+
+    def _update(self, progress_bar_id: Any, current: int, visible: bool = True, hard: bool = False) -> None:
+        if self.progress is not None and self.is_enabled and progress_bar_id is not None:
+            self.progress.update(progress_bar_id, completed=current, visible=visible)
+            self.refresh(hard=hard)
+
+    def _update_metrics(self, trainer: Any, pl_module: Any) -> None:
+        if self.is_enabled and self._metric_component is not None:
+            self._metric_component.update(self.get_metrics(trainer, pl_module))
+
+
+class _DisplayByMethods:
+    """A display of a bar that draws by its own methods: a task for each row.
+
+    Args:
+        bar: The bar.
+
+    Attributes:
+        task_ids: The task of each row that was drawn last.
+    """
+
+    def __init__(self, bar: RichProgressBar) -> None:
+        self._bar = bar
+        self._begin()
+
+    def _begin(self) -> None:
+        self.task_ids: list[Any] = []
+        self._labels: list[str] = []
+        self._bar._init_progress(self._bar.trainer)
+
+    def draw(self, rows: Any, metrics: Any) -> None:
+        """Redraw the rows."""
+        bar = self._bar
+        if bar.progress is None:
+            return  # an override draws otherwise, or not at all
+        for task_id in self.task_ids[len(rows) :]:
+            bar.progress.update(task_id, visible=False)
+        del self.task_ids[len(rows) :], self._labels[len(rows) :]
+        for idx, row in enumerate(rows):
+            if idx == len(self.task_ids):
+                self.task_ids.append(bar._add_task(row.total, row.label))
+                self._labels.append(row.label)
+            elif self._labels[idx] != row.label:
+                bar.progress.reset(self.task_ids[idx], total=row.total, description=row.label, visible=True)
+                self._labels[idx] = row.label
+            bar._update(self.task_ids[idx], row.position)
+        bar._update_metrics(bar.trainer, bar.trainer.lightning_module)
+        bar.refresh()
+
+    def keep(self, row: Any, metrics: Any) -> None:
+        """Let a row stay, above those that are redrawn."""
+        self.draw([row], metrics)
+        self._bar._stop_progress()
+        self._begin()
+
+    def close(self, erase: bool = False) -> None:
+        """Stop drawing."""
+        self._bar._stop_progress()
