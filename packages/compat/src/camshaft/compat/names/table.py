@@ -74,7 +74,7 @@ _CONSTRUCTORS = """
     save_hyperparameters"""
 _OF_MODELS = """
     CONVERSION_DTYPES convert_tensors_to_scalars convert_to_tensors detect_nan_parameters extract_batch_size
-    find_shared_parameters grad_norm has_len_all_ranks is_cuda_out_of_memory is_cudnn_snafu is_dataclass_instance
+    find_shared_parameters get_torchvision_model grad_norm has_len_all_ranks is_cuda_out_of_memory is_cudnn_snafu is_dataclass_instance
     is_out_of_cpu_memory is_param_in_hook_signature measure_flops print_nan_gradients set_shared_parameters sized_len
     suggested_max_num_workers warning_cache"""
 
@@ -361,7 +361,7 @@ MODULES: Mapping[str, str] = {
     "utilities.memory": """
         is_cuda_out_of_memory is_cudnn_snafu is_out_of_cpu_memory garbage_collection_cuda get_model_size_mb
         is_oom_error recursive_detach""",
-    "utilities.model_helpers": "_ModuleMode _restricted_classmethod is_overridden",
+    "utilities.model_helpers": "_ModuleMode _restricted_classmethod get_torchvision_model is_overridden",
     "utilities.model_summary": f"ModelSummary=FunctionalModelSummary {_OF_SUMMARIES}",
     "utilities.model_summary.model_summary": f"ModelSummary=FunctionalModelSummary {_OF_SUMMARIES}",
     "utilities.parsing": f"""
