@@ -75,7 +75,8 @@ _CONSTRUCTORS = """
 _OF_MODELS = """
     CONVERSION_DTYPES convert_tensors_to_scalars convert_to_tensors detect_nan_parameters extract_batch_size
     find_shared_parameters get_torchvision_model grad_norm has_len_all_ranks is_cuda_out_of_memory is_cudnn_snafu
-    is_dataclass_instance is_out_of_cpu_memory is_param_in_hook_signature measure_flops print_nan_gradients set_shared_parameters sized_len
+    is_dataclass_instance is_out_of_cpu_memory is_param_in_hook_signature measure_flops print_nan_gradients
+    set_shared_parameters sized_len
     suggested_max_num_workers warning_cache"""
 
 _OF_SUMMARIES = """
