@@ -56,6 +56,7 @@ class TestTrainer:
         assert trainer.is_overridden("validation_step") and not trainer.is_overridden("on_fit_end")
         assert (trainer.default_save_path, trainer.weights_save_path) == (str(tmp_path), str(tmp_path))
         assert trainer.row_log_interval == 50
+        assert trainer.training_type_plugin is trainer.strategy
 
     def test_counts_and_intervals_of_then_are_there(self, tmp_path: Path) -> None:
         trainer = quiet_trainer(

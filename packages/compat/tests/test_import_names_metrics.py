@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, tensor
 
 pytest.importorskip("torchmetrics")
 
 import torchmetrics
 
-import camshaft.compat.names.modules.metrics as functions
+import camshaft.compat.names.modules.functional_metrics as functions
 import camshaft.compat.names.modules.metrics as metrics
 
 
@@ -57,13 +57,18 @@ def test_shapes_that_do_not_go_together_are_an_error() -> None:
         functions.accuracy(torch.zeros(4, dtype=torch.long), torch.zeros(3, dtype=torch.long))
 
 
-@pytest.mark.parametrize("argument", [{"top_k": 5}, {"subset_accuracy": True}, {"reduction": "none"}])
-def test_another_accuracy_is_refused(argument: dict[str, Any]) -> None:
-    name = next(iter(argument))
-    with pytest.raises(ValueError, match=f"`{name}` must be left out.*task="):
-        metrics.Accuracy(**argument)
-    with pytest.raises(ValueError, match=f"`{name}` must be left out.*task="):
-        functions.accuracy(torch.tensor([1]), torch.tensor([1]), **argument)
+def test_accuracy_takes_the_highest_scores_and_whole_samples() -> None:
+    scores, target = draw(0, 12, 5), draw(1, 12, num_classes=5)
+    expected = torchmetrics.functional.accuracy(
+        scores, target, task="multiclass", num_classes=5, top_k=2, average="micro"
+    )
+    assert torch.isclose(metrics.Accuracy(top_k=2)(scores, target), expected)
+    assert torch.isclose(functions.accuracy(scores, target, top_k=2), expected)
+    preds, target = tensor([[1, 1], [0, 1]]), tensor([[1, 1], [1, 1]])
+    assert metrics.Accuracy(subset_accuracy=True)(preds, target) == 0.5
+    assert metrics.Accuracy(10)(tensor([0.9]), tensor([1])) == 1.0  # the number of classes, up to 0.9
+    with pytest.raises(ValueError, match=r"`top_k` must be left out.*Pass scores"):
+        metrics.Accuracy(top_k=2)(preds, target)
 
 
 CLASSIFICATION = [
@@ -83,7 +88,7 @@ def test_metrics_of_classes_are_those_of_torchmetrics(
     expected = getattr(torchmetrics.functional, name)(preds, target, task="multiclass", num_classes=4, **arguments)
     made = metric(num_classes=4, compute_on_step=True, **arguments)
     assert torch.allclose(made(preds, target), expected)
-    assert torch.allclose(function(preds, target, num_classes=4, **arguments), expected)
+    assert torch.allclose(function(preds, target, num_classes=4, **arguments), expected.float())
     assert isinstance(made, metric) and isinstance(made, metrics.Metric)
 
 
@@ -96,19 +101,24 @@ def test_labels_that_are_there_or_not_are_multilabel() -> None:
     assert torch.allclose(made(preds, target), expected)
 
 
-@pytest.mark.parametrize(("metric", "function", "name", "arguments"), CLASSIFICATION)
-def test_without_a_number_of_classes_the_task_has_to_be_told(
-    metric: Any, function: Any, name: str, arguments: dict[str, Any]
-) -> None:
-    with pytest.raises(ValueError, match=r"`num_classes` must be 2 or more.*task='binary'"):
-        metric()
-    with pytest.raises(ValueError, match=r"`num_classes` must be 2 or more.*task='binary'"):
-        function(draw(0, 4, num_classes=2), draw(1, 4, num_classes=2))
+@pytest.mark.parametrize("name", ["Precision", "Recall", "F1", "FBeta", "ConfusionMatrix"])
+def test_without_a_number_of_classes_the_task_has_to_be_told(name: str) -> None:
+    with pytest.raises(ValueError, match=r"`num_classes` must be given.*Pass 1 .*task=\.\.\."):
+        getattr(metrics, name)()
 
 
-def test_metrics_of_classes_cannot_be_subclassed() -> None:
+def test_one_class_is_one_that_is_there_or_not() -> None:
+    preds, target = draw(0, 20), draw(1, 20, num_classes=2)
+    expected = torchmetrics.functional.f1_score(preds, target, task="binary", threshold=0.3)
+    assert torch.isclose(metrics.F1(1, threshold=0.3)(preds, target), expected)
+    expected = torchmetrics.functional.auroc(preds, target, task="binary")
+    assert torch.isclose(metrics.AUROC()(preds, target), expected)
+
+
+def test_subclasses_of_metrics_of_classes_can_be_defined_but_not_made() -> None:
+    own = type("Own", (metrics.F1,), {})
     with pytest.raises(TypeError, match="`F1` must be used as it is"):
-        type("Own", (metrics.F1,), {})
+        own(num_classes=2)
 
 
 @pytest.mark.parametrize(

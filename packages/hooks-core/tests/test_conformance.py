@@ -9,7 +9,7 @@ import handwritten_loop
 import pytest
 from handwritten_loop import Model, Trainer
 
-from camshaft.hooks_core import CATALOGUE, resolve
+from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver, resolve
 from camshaft.hooks_core.check import ConformanceError
 from camshaft.hooks_core.conformance import FEATURES, SCENARIOS, Adapter, Scenario, certify, conform, run_scenario
 from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, ZeroGrad
@@ -390,3 +390,54 @@ def test_the_guide_certifies_a_trainer(
     exec(program.replace(old, new, 1) if old else program, {"__name__": "certify_my_trainer"})
     words = [line.split()[0] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
     assert words == expected + ["left"] * (len(SCENARIOS) - 2)
+
+
+LUNCH = HookSpec("on_lunch", "At noon.", (Receiver.CALLBACK, Receiver.MODULE), ("menu",))
+
+
+class Lunching(Trainer):
+    """A trainer that calls a hook that a third party registered, in the middle of an epoch and within other calls."""
+
+    def optimize(self, epoch: int, batch_idx: int) -> Any:
+        self.hooks.on_lunch("soup")
+        return super().optimize(epoch, batch_idx)
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook is in the catalogue of the process, as a library registers it."""
+    monkeypatch.setattr(CATALOGUE, "_specs", dict(CATALOGUE._specs))
+    CATALOGUE.register(LUNCH)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_trainer_conforms_with_a_hook_that_a_third_party_registered() -> None:
+    assert conform(handwritten_loop.adapter(Lunching)).passed
+    trace = run_scenario(handwritten_loop.adapter(Lunching), SCENARIOS[0])
+    assert sum(event.hook == "on_lunch" for event in trace) > 0
+    raising = Scenario(name="lunch", description="", features=("exceptions",), raise_in="on_lunch")
+    assert conform(handwritten_loop.adapter(Lunching), scenarios=[raising]).passed
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_hook_hides_no_departure() -> None:
+    class Forgetful(Lunching):
+        def optimize(self, epoch: int, batch_idx: int) -> Any:
+            self.hooks.on_before_backward(0.5)
+            return super().optimize(epoch, batch_idx)
+
+    report = certify(handwritten_loop.adapter(Forgetful), verbs=("fit",), features=())
+    assert not report.passed and "on_before_backward" in str(report)
+
+
+def test_a_registered_hook_may_be_in_a_catalogue_of_its_own() -> None:
+    catalogue = CATALOGUE.copy()
+    catalogue.register(LUNCH)
+
+    def run(scenario: Scenario, module: Any, callbacks: Sequence[Any]) -> None:
+        Lunching(scenario, resolve(callbacks=callbacks, module=module, catalogue=catalogue)).run()
+
+    assert conform(Adapter(run, Model), catalogue=catalogue).passed
+    assert conform(Adapter(run, Model), catalogue=catalogue, without=("on_lunch",)).passed
+    with pytest.raises(ValueError, match="`without` must be names of hooks"):
+        conform(Adapter(run, Model), without=("on_lunch",))

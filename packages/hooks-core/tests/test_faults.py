@@ -8,6 +8,7 @@ import pytest
 from camshaft.hooks_core import (
     CATALOGUE,
     Callback,
+    DataHooks,
     HookFaultError,
     HookFaultWarning,
     ModelHooks,
@@ -56,6 +57,13 @@ def test_a_hook_of_another_receiver_is_a_fault_that_names_it() -> None:
     assert fault.startswith(
         "Watch.on_validation_model_eval: a callback does not receive this hook; it goes to the module."
     )
+
+
+def test_a_hook_of_earlier_releases_alone_on_another_receiver_is_a_warning() -> None:
+    data = type("Data", (DataHooks,), {"on_train_dataloader": lambda self: None})()
+    (fault,) = find_faults(data, Receiver.DATA, CATALOGUE)
+    assert fault.is_warning
+    assert "a data does not receive this hook; it goes to the module" in str(fault)
 
 
 def test_a_wrong_arity_is_a_fault_that_shows_both_signatures() -> None:

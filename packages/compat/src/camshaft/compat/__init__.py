@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from camshaft.compat.callback import Callback
 from camshaft.compat.data_module import DataModule
 from camshaft.compat.module import TrainingModule
 from camshaft.compat.names.finder import aliases_installed, install_aliases, remove_aliases
 from camshaft.compat.trainer import Trainer
-from camshaft.hooks_core import Callback
 from camshaft.hooks_core.on_demand import on_demand
 from camshaft.trainer import seed_everything
 

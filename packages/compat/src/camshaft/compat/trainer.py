@@ -116,6 +116,7 @@ RENAMED_ATTRIBUTES: Mapping[str, str] = {
     "total_batch_idx": "fit_loop.progress.total_batches",
     "total_batch_nb": "fit_loop.progress.total_batches",
     "tqdm_metrics": "progress_bar_dict",
+    "training_type_plugin": "strategy",
     "use_native_amp": "use_amp",
 }
 """Attributes of earlier releases that are attributes of the trainer or its parts today; one that is set is an own."""
@@ -151,7 +152,6 @@ ABSENT_ATTRIBUTES: Mapping[str, str] = {
     "slurm_job_id": "`os.environ['SLURM_JOB_ID']`",
     "tng_tqdm_dic": "`trainer.progress_bar_metrics`",
     "train_loop": "`trainer.fit_loop`",
-    "training_type_plugin": "`trainer.strategy`",
     "tuner": "`Tuner(trainer)` of `camshaft.trainer`",
 }
 """Advice for attributes without a counterpart."""

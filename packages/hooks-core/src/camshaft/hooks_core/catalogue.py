@@ -87,3 +87,6 @@ _OF_TODAY.sort(key=lambda spec: STAGES.index(spec.stage))
 
 CATALOGUE = Catalogue((*_OF_TODAY, *_stated_by(EarlierHooks)))
 """Every hook of the five specification documents, those of 1.x, and those that today's users rely on beside them."""
+
+BUILT_IN = frozenset(CATALOGUE)
+"""The names of these hooks, without those that third parties register."""

@@ -7,7 +7,7 @@ from typing import Literal, NoReturn
 
 import attrs
 
-from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.catalogue import BUILT_IN, CATALOGUE, Catalogue
 from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle, life_cycle_of_version
 from camshaft.hooks_core.grammar.nodes import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 from camshaft.hooks_core.grammar.present import Optimization
@@ -118,7 +118,7 @@ def _receivers(
 
 def _is_free(spec: HookSpec) -> bool:
     """Return whether a hook may be called at any time: by its kind, or because a third party registered it."""
-    return spec.kind in _FREE_KINDS or spec.name not in CATALOGUE
+    return spec.kind in _FREE_KINDS or spec.name not in BUILT_IN
 
 
 @attrs.define

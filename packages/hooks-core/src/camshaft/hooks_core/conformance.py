@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.bases import Callback
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.check import ConformanceError, check
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, ZERO_GRADS, Receiver, Verb, ZeroGrad
@@ -322,6 +323,7 @@ def conform(
     without: Collection[str] = (),
     scenarios: Sequence[Scenario] | None = None,
     zero_grad: ZeroGrad | None = None,
+    catalogue: Catalogue = CATALOGUE,
 ) -> Report:
     """Run a trainer through every scenario that it claims to master, and raise if it fails one.
 
@@ -333,6 +335,7 @@ def conform(
             not recorded, and scenarios that cannot do without them are left out.
         scenarios: The scenarios to choose from; None means `SCENARIOS`.
         zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
+        catalogue: The hooks that there are. Those that a third party registered may be called at any time.
 
     Returns:
         The report, if no scenario failed.
@@ -341,7 +344,15 @@ def conform(
         ConformanceError: If one failed; the message is the whole report.
         ValueError: If a verb, a feature, a hook or the place of zeroing is unknown, or no scenario is left.
     """
-    report = certify(adapter, verbs=verbs, features=features, without=without, scenarios=scenarios, zero_grad=zero_grad)
+    report = certify(
+        adapter,
+        verbs=verbs,
+        features=features,
+        without=without,
+        scenarios=scenarios,
+        zero_grad=zero_grad,
+        catalogue=catalogue,
+    )
     if not report.passed:
         told = "The trainer departs from the hook protocol. Mend what the scenarios below found."
         raise ConformanceError(f"{told}\n{report}")
@@ -356,6 +367,7 @@ def certify(
     without: Collection[str] = (),
     scenarios: Sequence[Scenario] | None = None,
     zero_grad: ZeroGrad | None = None,
+    catalogue: Catalogue = CATALOGUE,
 ) -> Report:
     """Return the report of a trainer on every scenario that it claims to master, whether it passes or not.
 
@@ -366,7 +378,7 @@ def certify(
     """
     _check_known("verbs", verbs, VERBS)
     _check_known("features", features or (), tuple(FEATURES))
-    check_without(without, "conform")
+    check_without(without, "conform", catalogue)
     _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS)
     known = SCENARIOS if scenarios is None else scenarios
     missing = {scenario: scenario.missing(verbs, features, without) for scenario in known}
@@ -376,7 +388,7 @@ def certify(
     outcomes = []
     for scenario in chosen:
         try:
-            run_scenario(adapter, scenario, without=without, zero_grad=zero_grad)
+            run_scenario(adapter, scenario, without=without, zero_grad=zero_grad, catalogue=catalogue)
         except Exception as error:  # one scenario's failure is reported with the others' results
             outcomes.append(Outcome(scenario, error))
         else:
@@ -385,7 +397,12 @@ def certify(
 
 
 def run_scenario(
-    adapter: Adapter, scenario: Scenario, *, without: Collection[str] = (), zero_grad: ZeroGrad | None = None
+    adapter: Adapter,
+    scenario: Scenario,
+    *,
+    without: Collection[str] = (),
+    zero_grad: ZeroGrad | None = None,
+    catalogue: Catalogue = CATALOGUE,
 ) -> Trace:
     """Run a trainer through one scenario.
 
@@ -397,6 +414,7 @@ def run_scenario(
         scenario: The scenario.
         without: The hooks that the trainer never calls, as `conform` takes them.
         zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
+        catalogue: The hooks that there are, as `conform` takes them.
 
     Returns:
         The trace.
@@ -406,7 +424,7 @@ def run_scenario(
         ValueError: If `zero_grad` is none of the places, or the module optimizes by hand or not at all.
         Exception: Whatever the trainer raises by itself.
     """
-    trace = Trace(without=without)
+    trace = Trace(catalogue=catalogue, without=without)
     module = adapter.make_module()
     if scenario.no_loss_at is not None:
         _return_none_at(module, scenario.no_loss_at)
@@ -433,7 +451,7 @@ def run_scenario(
                 f"The trainer must let an exception that a hook raises reach its caller, but got none in the scenario "
                 f"{scenario.name}, where {scenario.raise_in} raises. Raise it again after `teardown`."
             )
-    check(trace, scenario.verb, zero_grad=zero_grad)
+    check(trace, scenario.verb, catalogue=catalogue, zero_grad=zero_grad)
     _check_counts(trace, scenario, zero_grad)
     return trace
 
@@ -471,7 +489,7 @@ class Scripted(Callback):
     def __init__(self, scenario: Scenario) -> None:
         self._skip_at = scenario.skip_at if "skip_epoch_by_callback" in scenario.features else None
         if scenario.raise_in is not None:
-            method = getattr(self, scenario.raise_in)
+            method = getattr(self, scenario.raise_in, lambda *args: None)  # a registered hook has no default
             object.__setattr__(self, scenario.raise_in, _raising(method, scenario.raise_in))
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:

@@ -60,11 +60,23 @@ class AliasFinder(MetaPathFinder):
         raise ImportError(f"cannot import {fullname!r}: {advice}", name=fullname)
 
 
+class _AliasModule(ModuleType):
+    """A module in which a name stays that name once the module of the same name below it is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (is_alias(value) and counterpart_of(place_of(self.__name__) or "", name)):
+            super().__setattr__(name, value)
+
+
 class _AliasLoader(Loader):
     """A loader of a module with the counterparts of its names."""
 
     def __init__(self, place: str) -> None:
         self.place = place
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return an empty module."""
+        return _AliasModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module functions that find its names on first use."""

@@ -34,10 +34,14 @@ _CLASSIFICATION = "AUROC Accuracy ConfusionMatrix F1 FBeta Precision Recall"
 _REGRESSION = """
     ExplainedVariance MAE MSE MeanAbsoluteError MeanSquaredError MeanSquaredLogError PSNR R2Score RMSE SSIM"""
 _CLASSIFICATION_FUNCTIONS = """
-    accuracy auc confusion_matrix=confusion_matrix_of f1 f1_score fbeta fbeta_score precision=precision_of
-    recall=recall_of to_categorical to_onehot"""
+    accuracy auc auroc average_precision confusion_matrix=confusion_matrix_of dice_score f1 f1_score fbeta fbeta_score
+    get_num_classes hamming_distance iou multiclass_auroc multiclass_precision_recall_curve multiclass_roc
+    precision=precision_of precision_recall precision_recall_curve recall=recall_of roc stat_scores
+    stat_scores_multiple_classes to_categorical to_onehot"""
 _REGRESSION_FUNCTIONS = """
-    explained_variance mae mean_absolute_error mean_squared_error mean_squared_log_error mse psnr r2score rmse ssim"""
+    explained_variance mae mean_absolute_error mean_squared_error mean_squared_log_error mse psnr r2score rmse rmsle
+    ssim"""
+_CONVERTING_METRICS = "NumpyMetric TensorCollectionMetric TensorMetric"
 _RANK_ZERO = "rank_zero_debug rank_zero_deprecation rank_zero_info rank_zero_only rank_zero_warn"
 _FLAGS = """
     APEX_AVAILABLE NATIVE_AMP_AVAILABLE NATIVE_AMP_AVALAIBLE TPU_AVAILABLE _APEX_AVAILABLE _DEEPSPEED_AVAILABLE
@@ -74,8 +78,9 @@ _CONSTRUCTORS = """
     save_hyperparameters"""
 _OF_MODELS = """
     CONVERSION_DTYPES convert_tensors_to_scalars convert_to_tensors detect_nan_parameters extract_batch_size
-    find_shared_parameters grad_norm has_len_all_ranks is_cuda_out_of_memory is_cudnn_snafu is_dataclass_instance
-    is_out_of_cpu_memory is_param_in_hook_signature measure_flops print_nan_gradients set_shared_parameters sized_len
+    find_shared_parameters get_torchvision_model grad_norm has_len_all_ranks is_cuda_out_of_memory is_cudnn_snafu
+    is_dataclass_instance is_out_of_cpu_memory is_param_in_hook_signature measure_flops print_nan_gradients
+    set_shared_parameters sized_len
     suggested_max_num_workers warning_cache"""
 
 _OF_SUMMARIES = """
@@ -170,10 +175,16 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.trainer.cli": f"{_CLI} ReduceLROnPlateau",
     f"{_HERE}.modules.metrics": """
         AUROC Accuracy ConfusionMatrix ExplainedVariance F1 FBeta MAE=MeanAbsoluteError MSE=MeanSquaredError
-        MeanAbsoluteError MeanSquaredError Metric PSNR Precision R2Score RMSE Recall SSIM
-        accuracy auc confusion_matrix_of=confusion_matrix explained_variance f1 f1_score=f1 fbeta fbeta_score=fbeta
-        mae=mean_absolute_error mean_absolute_error mean_squared_error mean_squared_log_error mse=mean_squared_error
-        precision_of=precision psnr r2score recall_of=recall rmse ssim""",
+        MeanAbsoluteError MeanSquaredError Metric PSNR Precision R2Score RMSE Recall SSIM""",
+    f"{_HERE}.modules.functional_metrics": """
+        accuracy auc auroc average_precision bleu_score class_reduce confusion_matrix_of=confusion_matrix dice_score
+        embedding_similarity explained_variance f1 f1_score fbeta fbeta_score get_num_classes hamming_distance
+        image_gradients iou mae=mean_absolute_error mean_absolute_error mean_squared_error mean_squared_log_error
+        mse=mean_squared_error multiclass_auroc multiclass_precision_recall_curve multiclass_roc
+        precision_of=precision precision_recall precision_recall_curve psnr r2score recall_of=recall
+        reduce_metric=reduce rmse rmsle roc ssim stat_scores stat_scores_multiple_classes""",
+    f"{_HERE}.modules.converting_metrics": f"""
+        {_CONVERTING_METRICS} SklearnMetric numpy_metric sync_ddp tensor_collection_metric tensor_metric""",
 }
 
 
@@ -289,14 +300,29 @@ MODULES: Mapping[str, str] = {
     "loops.fit_loop": "_FitLoop",
     "loops.prediction_loop": "_PredictionLoop",
     "loops.training_epoch_loop": "_TrainingEpochLoop",
-    "metrics": f"{_CLASSIFICATION} {_REGRESSION} Metric MetricCollection",
+    "metrics": f"""
+        {_CLASSIFICATION} {_REGRESSION} {_CONVERTING_METRICS} Metric MetricCollection SklearnMetric numpy_metric
+        tensor_metric""",
     "metrics.classification": _CLASSIFICATION,
-    "metrics.functional": f"{_CLASSIFICATION_FUNCTIONS} {_REGRESSION_FUNCTIONS}",
-    "metrics.functional.classification": _CLASSIFICATION_FUNCTIONS,
+    "metrics.converters": "numpy_metric sync_ddp tensor_collection_metric tensor_metric",
+    "metrics.functional": f"""
+        {_CLASSIFICATION_FUNCTIONS} {_REGRESSION_FUNCTIONS} bleu_score embedding_similarity image_gradients""",
+    **{
+        f"metrics.functional.{module}": _CLASSIFICATION_FUNCTIONS
+        for module in re.findall(
+            r"\w+",
+            """accuracy auc auroc average_precision classification confusion_matrix f_beta hamming_distance iou
+            precision_recall precision_recall_curve roc stat_scores""",
+        )
+    },
+    "metrics.functional.nlp": "bleu_score",
+    "metrics.functional.reduction": "class_reduce reduce=reduce_metric",
     "metrics.functional.regression": _REGRESSION_FUNCTIONS,
-    "metrics.metric": "Metric MetricCollection",
+    "metrics.functional.self_supervised": "embedding_similarity",
+    "metrics.metric": f"{_CONVERTING_METRICS} Metric MetricCollection",
     "metrics.regression": _REGRESSION,
-    "metrics.utils": "to_categorical to_onehot",
+    "metrics.sklearns": "SklearnMetric",
+    "metrics.utils": "class_reduce get_num_classes reduce=reduce_metric to_categorical to_onehot",
     "overrides": "",
     "overrides.data_parallel": "LightningDistributedDataParallel",
     "plugins": f"""
@@ -376,7 +402,7 @@ MODULES: Mapping[str, str] = {
     "utilities.memory": """
         is_cuda_out_of_memory is_cudnn_snafu is_out_of_cpu_memory garbage_collection_cuda get_model_size_mb
         is_oom_error recursive_detach""",
-    "utilities.model_helpers": "_ModuleMode _restricted_classmethod is_overridden",
+    "utilities.model_helpers": "_ModuleMode _restricted_classmethod get_torchvision_model is_overridden",
     "utilities.model_summary": f"ModelSummary=FunctionalModelSummary {_OF_SUMMARIES}",
     "utilities.model_summary.model_summary": f"ModelSummary=FunctionalModelSummary {_OF_SUMMARIES}",
     "utilities.parsing": f"""
@@ -462,9 +488,6 @@ _REFUSED: Mapping[str, str] = {
         HPUAccelerator utilities.xla_device.""",
     "Pass a strategy: see `camshaft.strategies`.": "Plugin STRATEGY_REGISTRY",
     "Pass `Trainer(sync_batchnorm=True)`.": "LayerSync TorchSyncBatchNorm",
-    "Subclass `torchmetrics.Metric`, and define `update` and `compute`.": (
-        "TensorMetric NumpyMetric TensorCollectionMetric SklearnMetric numpy_metric tensor_metric"
-    ),
     "Use `torch.cuda.memory_stats()` or `torch.cuda.memory_summary()`.": (
         "get_gpu_memory_map get_memory_profile print_mem_stack count_mem_items"
     ),
@@ -472,7 +495,7 @@ _REFUSED: Mapping[str, str] = {
     "Pass `Trainer(track_grad_norm=2)`.": "GradInformation core.grads.",
     "Ask the module: `TrainingModule` has `device`, other modules have parameters.": "DeviceDtypeModuleMixin",
     "Use the functions of `torch.distributed`, or `self.log(..., sync_dist=True)`.": (
-        "AllGatherGrad sync_ddp sync_ddp_if_available all_gather_ddp_if_available init_dist_connection distributed."
+        "AllGatherGrad sync_ddp_if_available all_gather_ddp_if_available init_dist_connection distributed."
     ),
     "Pass `DDPStrategy(comm_hook=...)` of `camshaft.strategies`.": "register_ddp_comm_hook",
     "Strategies wrap the module by themselves. Pass `DDPStrategy(...)` of `camshaft.strategies`.": (

@@ -170,7 +170,8 @@ def _no_hook(receiver: object, name: str, kind: Receiver, catalogue: Catalogue) 
         return None
     if spec is not None and (meant is None or name.startswith("on_")):
         owners = " and ".join(f"the {receiver}" for receiver in spec.receivers)
-        return _fault(f"a {kind} does not receive this hook; it goes to {owners}. Move it there, {_OR_MARK}")
+        text = f"a {kind} does not receive this hook; it goes to {owners}. Move it there, {_OR_MARK}"
+        return _fault(text, is_warning=not spec.is_current)  # earlier releases had some where nothing called them
     if meant is not None:
         return _fault(f"no hook has this name. Rename it to `{meant.name}`, {_OR_MARK}", meant.name)
     near = _closest(name, [spec.name for spec in catalogue.received_by(kind) if spec.is_current])

@@ -1,17 +1,13 @@
-"""Metrics of releases 0.8 to 1.4, as classes and as functions, through torchmetrics."""
+"""Metrics of releases 0.8 to 1.4 as classes, through torchmetrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 import torchmetrics
-import torchmetrics.functional as ours
 from torch import Tensor
-from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
 from torchmetrics.image import PeakSignalNoiseRatio, StructuralSimilarityIndexMeasure
-from torchmetrics.utilities.compute import auc  # noqa: F401  (passed on as it is)
 
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument
 from camshaft.hooks_core.messages import must_be
@@ -28,7 +24,8 @@ def labels_of(preds: Tensor, target: Tensor, threshold: float, where: str) -> Te
     if preds.ndim == target.ndim + 1:
         preds = preds.argmax(dim=1)
     elif preds.is_floating_point():
-        preds = (preds >= threshold).to(torch.long)
+        are_labels = bool((preds > 1).any() and (preds == preds.round()).all())
+        preds = preds.to(torch.long) if are_labels else (preds >= threshold).to(torch.long)
     if preds.shape != target.shape:
         rule = f"of the target's shape {tuple(target.shape)}, or that with a dimension for classes after the first"
         raise ValueError(
@@ -58,9 +55,11 @@ def classification_arguments(
             must_be("args", "given by name after `num_classes`", args, name, "Write average=... and so on.")
         )
     is_multilabel = kwargs.pop("multilabel", False)
-    if num_classes is None or num_classes < 2:
-        rule = "2 or more, since without it it is not clear whether one of two classes or of several is meant"
-        action = f"Use `torchmetrics.{ours}` with task='binary', or task='multiclass' and num_classes=..."
+    if num_classes == 1 or (num_classes is None and name == "AUROC"):
+        return {"task": "binary", **refuse_single_values(name, kwargs)}
+    if num_classes is None:
+        rule = "given, since without it it is not clear whether one of two classes or of several is meant"
+        action = f"Pass 1 for a label that is there or not, or use `torchmetrics.{ours}` with task=..."
         raise ValueError(must_be("num_classes", rule, num_classes, name, action))
     arguments = refuse_single_values(name, kwargs)
     if is_multilabel:
@@ -84,90 +83,22 @@ def refuse_single_values(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {argument: value for argument, value in kept.items() if value is not None or argument == "average"}
 
 
-mean_squared_log_error = ours.mean_squared_log_error
-explained_variance = ours.explained_variance
-
-
-def _refuse_other_accuracies(where: str, kwargs: dict[str, Any], action: str) -> None:
-    """Remove the arguments that ask for another share than that of all labels, if they ask for nothing."""
-    for name, accepted in (("top_k", (1,)), ("subset_accuracy", (False,)), ("reduction", ("elementwise_mean",))):
-        refuse_argument(name, kwargs.pop(name, None), where, "it is the share of all labels", action, accepted)
-
-
-def accuracy(
-    preds: Tensor, target: Tensor, num_classes: int | None = None, *, threshold: float = 0.5, **kwargs: Any
+def correct_labels(
+    preds: Tensor, target: Tensor, threshold: float, top_k: int | None, subset_accuracy: bool, where: str
 ) -> Tensor:
-    """Return the share of correct labels, of any task; see the metric of that name.
-
-    Args:
-        preds: Labels, scores of classes, or probabilities of labels.
-        target: Labels.
-        num_classes: It makes no difference.
-        threshold: The probability from which on a label counts as predicted.
-        kwargs: Arguments that ask for nothing.
+    """Return which labels are predicted correctly; with `subset_accuracy`, of which samples all are.
 
     Raises:
-        ValueError: If an argument asks for another accuracy, or shapes do not go together.
+        ValueError: If `preds` and `target` do not go together, or only labels are given for `top_k`.
     """
-    action = "Use `torchmetrics.functional.accuracy(task=...)`."
-    _refuse_other_accuracies("accuracy", kwargs, action)
-    if kwargs:
-        raise TypeError(f"accuracy takes no argument {next(iter(kwargs))!r} here. {action}")
-    return (labels_of(preds, target, threshold, "accuracy") == target).float().mean()
-
-
-def _of_classes(name: str, *positional: str, **defaults: Any) -> Callable[..., Tensor]:
-    """Return the function of torchmetrics for a number of classes, which has to be given as `num_classes`.
-
-    Args:
-        name: Its name there.
-        positional: What may be passed by position after the target.
-        defaults: Defaults that torchmetrics has otherwise.
-    """
-
-    def function(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        given = {**defaults, **dict(zip(positional, args, strict=False)), **kwargs}
-        num_classes, further = given.pop("num_classes", None), args[len(positional) :]
-        today = classification_arguments(name, f"functional.{name}", num_classes, further, given)
-        value: Tensor = getattr(ours, name)(preds, target, **today)
-        return value
-
-    return function
-
-
-confusion_matrix = _of_classes("confusion_matrix")
-precision = _of_classes("precision", average="micro")
-recall = _of_classes("recall", average="micro")
-f1 = _of_classes("f1_score", "num_classes", average="micro")
-fbeta = _of_classes("fbeta_score", "num_classes", "beta", average="micro", beta=1.0)
-
-
-def _of_values(name: str, function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
-    """Return a function of torchmetrics that takes those arguments of every earlier metric that ask for nothing."""
-
-    def of_values(preds: Tensor, target: Tensor, **kwargs: Any) -> Any:
-        return function(preds, target, **settings, **refuse_single_values(name, kwargs))
-
-    return of_values
-
-
-mean_squared_error = _of_values("mean_squared_error", ours.mean_squared_error)
-mean_absolute_error = _of_values("mean_absolute_error", ours.mean_absolute_error)
-rmse = _of_values("rmse", ours.mean_squared_error, squared=False)
-r2score = ours.r2_score
-ssim = _of_values("ssim", structural_similarity_index_measure)
-
-
-def psnr(preds: Tensor, target: Tensor, data_range: float | None = None, **kwargs: Any) -> Tensor:
-    """Return the peak signal-to-noise ratio; `data_range` has to be given.
-
-    Raises:
-        ValueError: Without `data_range`.
-    """
-    if data_range is None:
-        raise ValueError("psnr needs the range of the values. Pass data_range=..., such as 1.0.")
-    today = refuse_single_values("psnr", kwargs)
-    return peak_signal_noise_ratio(preds, target, data_range=data_range, **today)
+    if top_k is None or top_k == 1:
+        correct = labels_of(preds, target, threshold, where) == target
+    elif preds.ndim == target.ndim + 1:
+        correct = (preds.topk(top_k, dim=1).indices == target.unsqueeze(1)).any(dim=1)
+    else:
+        rule = "left out, since there are no scores of classes"
+        raise ValueError(must_be("top_k", rule, top_k, where, "Pass scores with a dimension for classes."))
+    return correct.flatten(1).all(dim=1) if subset_accuracy and correct.ndim > 1 else correct
 
 
 _PER_BATCH = "Call `update` instead of the metric, which computes nothing."
@@ -176,9 +107,11 @@ _PER_BATCH = "Call `update` instead of the metric, which computes nothing."
 class Metric(torchmetrics.Metric, metaclass=StandIn):
     """`torchmetrics.Metric`, to be subclassed.
 
+    A subclass for 0.8 or 0.9 defines `forward` alone, which computes the metric of a batch.
+
     Args:
-        compute_on_step: True.
-        kwargs: Arguments of `torchmetrics.Metric`.
+        compute_on_step: True; or the metric's name, as in 0.8 and 0.9.
+        kwargs: Arguments of `torchmetrics.Metric`, and `name`.
 
     Raises:
         ValueError: If `compute_on_step` is false, or there is no such argument.
@@ -186,11 +119,16 @@ class Metric(torchmetrics.Metric, metaclass=StandIn):
 
     __stands_for__: ClassVar[type] = torchmetrics.Metric
 
-    def __init__(self, compute_on_step: bool = True, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, compute_on_step: bool | str = True, *args: Any, **kwargs: Any) -> None:
+        name = kwargs.pop("name", None)
+        if isinstance(compute_on_step, str):
+            compute_on_step, name = True, compute_on_step
         where, why = type(self).__name__, "calling a metric always computes it"
         refuse_argument("compute_on_step", compute_on_step, where, why, _PER_BATCH, (True,))
         kwargs.update(zip(("dist_sync_on_step", "process_group", "dist_sync_fn"), args, strict=False))
-        super().__init__(**{name: value for name, value in kwargs.items() if value is not None})
+        super().__init__(**{field: value for field, value in kwargs.items() if value is not None})
+        if name is not None:
+            self.name = name
 
     def update(self, *_: Any, **__: Any) -> None:
         """Take in a batch; to be defined."""
@@ -210,27 +148,37 @@ class Accuracy(Metric):
     Args:
         threshold: The probability from which on a label counts as predicted.
         num_classes: As in 0.8 and 0.9; it makes no difference.
+        top_k: How many of the highest scores count as predicted; None for one.
+        subset_accuracy: Whether all labels of a sample have to be correct.
         kwargs: Arguments of the metric.
 
     Raises:
-        ValueError: If an argument asks for another accuracy; in `update`, if shapes do not go together.
+        ValueError: If an argument asks for what there is not; in `update`, if shapes do not go together.
     """
 
     correct: Tensor
     total: Tensor
 
-    def __init__(self, threshold: float = 0.5, num_classes: int | None = None, **kwargs: Any) -> None:
-        _refuse_other_accuracies(type(self).__name__, kwargs, "Use `torchmetrics.Accuracy(task=...)`.")
-        super().__init__(**kwargs)
-        self.threshold = threshold
+    def __init__(
+        self,
+        threshold: float = 0.5,
+        num_classes: int | None = None,
+        top_k: int | None = None,
+        subset_accuracy: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**refuse_single_values(type(self).__name__, kwargs))
+        self.threshold = threshold if threshold <= 1 else 0.5  # in 0.8 and 0.9 `num_classes` was first
+        self.top_k, self.subset_accuracy = top_k, subset_accuracy
         self.add_state("correct", default=torch.tensor(0), dist_reduce_fx="sum")
         self.add_state("total", default=torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Take in a batch."""
-        labels = labels_of(preds, target, self.threshold, type(self).__name__)
-        self.correct += (labels == target).sum()
-        self.total += target.numel()
+        where = type(self).__name__
+        correct = correct_labels(preds, target, self.threshold, self.top_k, self.subset_accuracy, where)
+        self.correct += correct.sum()
+        self.total += correct.numel()
 
     def compute(self) -> Tensor:
         """Return the share so far."""
@@ -241,15 +189,13 @@ def _classification(name: str, ours: str, **defaults: Any) -> Any:
     """Return a class whose instances are metrics of torchmetrics, for a number of classes."""
 
     def make(cls: type, num_classes: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        if "__stands_for__" not in vars(cls):
+            raise TypeError(must_be(name, "used as it is", cls, cls.__qualname__, "Subclass one of `torchmetrics`."))
         found = getattr(torchmetrics, ours)
         return found(**classification_arguments(name, ours, num_classes, args, {**defaults, **kwargs}))
 
-    def refuse(cls: type, /, **_: Any) -> None:
-        raise TypeError(must_be(name, "used as it is", cls, cls.__qualname__, "Subclass one of `torchmetrics`."))
-
     body = {
         "__new__": make,
-        "__init_subclass__": classmethod(refuse),
         "__stands_for__": tuple(
             getattr(torchmetrics.classification, f"{task}{ours}") for task in ("Binary", "Multiclass", "Multilabel")
         ),

@@ -180,6 +180,22 @@ def suggested_max_num_workers(local_world_size: int) -> int:
     return max(1, usable // local_world_size - 1)
 
 
+def get_torchvision_model(model_name: str, **kwargs: Any) -> nn.Module:
+    """Return a model of torchvision.
+
+    Args:
+        model_name: Its name there.
+        kwargs: Arguments of the model.
+
+    Raises:
+        ModuleNotFoundError: If torchvision is not installed.
+    """
+    from torchvision.models import get_model
+
+    model: nn.Module = get_model(model_name, **kwargs)
+    return model
+
+
 def is_param_in_hook_signature(
     hook_fx: Callable[..., Any], param: str, explicit: bool = False, min_args: int | None = None
 ) -> bool:

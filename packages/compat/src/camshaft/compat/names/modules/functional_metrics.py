@@ -1,0 +1,506 @@
+"""Functions of `metrics.functional` of releases 0.8 to 1.4, by torch and torchmetrics.
+
+Where releases give an argument by position different meanings, its type tells them apart, or it has to be named.
+Classes that are neither predicted nor there count as 0 in a mean over classes, as in all of these releases; in
+torchmetrics they are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torchmetrics.functional as ours
+from torch import Tensor
+from torchmetrics.functional.image import (
+    image_gradients,  # noqa: F401  (passed on as it is)
+    peak_signal_noise_ratio,
+    structural_similarity_index_measure,
+)
+from torchmetrics.functional.text import bleu_score as bleu_score_of_texts
+from torchmetrics.utilities import class_reduce, reduce  # noqa: F401  (likewise)
+from torchmetrics.utilities.compute import auc
+
+from camshaft.compat.names.modules.metrics import correct_labels, labels_of, refuse_single_values
+from camshaft.hooks_core.messages import must_be, warn_user
+
+_ACTION = "Use the function of `torchmetrics.functional`, where `task=` says what is classified."
+
+explained_variance = ours.explained_variance
+mean_squared_log_error = ours.mean_squared_log_error
+r2score = ours.r2_score
+
+
+def get_num_classes(pred: Tensor, target: Tensor, num_classes: int | None = None) -> int:
+    """Return the number of classes: the given one, or the largest label plus one."""
+    return num_classes or int(max(pred.max(), target.max())) + 1
+
+
+def _counts(
+    preds: Tensor,
+    target: Tensor,
+    num_classes: int | None = None,
+    *,
+    threshold: float = 0.5,
+    multilabel: bool = False,
+    where: str = "metric",
+) -> Tensor:
+    """Return true positives, false positives, true negatives, false negatives and support by class: [5, classes].
+
+    Args:
+        preds: Labels, scores of classes, or probabilities of labels.
+        target: Labels.
+        num_classes: How many; 1 for a label that is there or not; None to take it from the labels.
+        threshold: The probability from which on a label counts as predicted.
+        multilabel: Whether the second dimension is that of labels which each are there or not.
+        where: Who counts, for messages.
+
+    Raises:
+        ValueError: If shapes do not go together, or a label is none of the classes.
+    """
+    preds, target = labels_of(preds, target, threshold, where), target.long()
+    if multilabel:
+        guess, truth = (labels.movedim(1, 0).flatten(1).bool() for labels in (preds, target))
+    elif num_classes == 1:
+        guess, truth = preds.reshape(1, -1).bool(), target.reshape(1, -1).bool()
+    else:
+        num_labels = get_num_classes(preds, target)
+        if num_classes is not None and num_labels > num_classes:
+            action = "Pass the number of all classes."
+            raise ValueError(must_be("num_classes", f"{num_labels} or more", num_classes, where, action))
+        classes = torch.arange(num_classes or num_labels, device=target.device).unsqueeze(1)
+        guess, truth = preds.flatten() == classes, target.flatten() == classes
+    hits, guesses, support = (guess & truth).sum(1), guess.sum(1), truth.sum(1)
+    missed = support - hits
+    return torch.stack((hits, guesses - hits, truth.shape[1] - guesses - missed, missed, support)).float()
+
+
+def _share(counts: Tensor, false_positives: float, false_negatives: float, average: str | None, where: str) -> Tensor:
+    """Return the share of true positives in these and the weighted false ones; 0 where there are none.
+
+    Args:
+        counts: As of `_counts`.
+        false_positives: Their weight: precision has 1 and 0, recall 0 and 1, and the index of Jaccard 1 and 1.
+        false_negatives: Their weight.
+        average: "micro", "macro", "weighted", "sum" or "none", or its name up to 0.9.
+        where: The function, for messages.
+
+    Raises:
+        ValueError: If there is no such average.
+    """
+    hits, wrong, _, missed, support = counts.sum(1, keepdim=True) if average == "micro" else counts
+    shares = (hits / (hits + false_positives * wrong + false_negatives * missed)).nan_to_num(0.0)
+    match average:
+        case "micro":
+            return shares[0]
+        case "macro" | "elementwise_mean":
+            return shares.mean()
+        case "weighted":
+            return (shares * support).sum() / support.sum()
+        case "sum":
+            return shares.sum()
+        case "none" | None:
+            return shares
+    rule = "'micro', 'macro', 'weighted', 'none', or up to 0.9 'elementwise_mean', 'sum', 'none'"
+    raise ValueError(must_be("average", rule, average, where, _ACTION))
+
+
+def _take_average(where: str, given: dict[str, Any], default: str | None) -> Any:
+    """Remove the average from arguments, under the name that some release has for it.
+
+    Without one, `default` is returned; None asks for micro, with a warning.
+    """
+    for name in ("average", "class_reduction", "reduction"):
+        if name in given:
+            return given.pop(name)
+    if default is None:
+        warn_user(
+            f"{where}: without `average` it is taken over all samples, as of 1.0; in 0.8 and 0.9 it was the mean over "
+            'classes. Pass average="micro" or "macro".'
+        )
+    return default or "micro"
+
+
+def _of_classes(where: str, weights: Callable[[float], tuple[float, float]], default: str | None = None) -> Any:
+    """Return a function for one of the shares of `_share`.
+
+    Args:
+        where: Its name.
+        weights: Returns the weights of false positives and false negatives for beta.
+        default: The average where none is given; None for functions whose default depends on the release.
+    """
+    positional = {"fbeta_score": ("beta", "num_classes", "reduction"), "f1": ("num_classes",)}.get(
+        where, ("num_classes", "reduction")
+    )
+
+    def function(preds: Tensor, target: Tensor, *args: Any, beta: float = 1.0, **given: Any) -> Tensor:
+        if args and isinstance(args[0], str):  # from 1.2 on
+            given["average"], args = args[0], args[1:]
+        if len(args) > len(positional):
+            raise TypeError(f"{where} takes no {len(args) + 2} arguments by position. Pass the others by name.")
+        given.update(zip(positional, args, strict=False))
+        beta = given.pop("beta", beta)
+        average, num_classes = _take_average(where, given, default), given.pop("num_classes", None)
+        is_of_labels = preds.is_floating_point() and preds.ndim == target.ndim
+        if default is None and num_classes is None and is_of_labels:
+            num_classes = 1
+        counted = {name: given.pop(name) for name in ("threshold", "multilabel") if name in given}
+        if refuse_single_values(where, given):
+            raise TypeError(f"{where} takes no argument {next(iter(given))!r} here. {_ACTION}")
+        return _share(_counts(preds, target, num_classes, where=where, **counted), *weights(beta), average, where)
+
+    return function
+
+
+def _weights_of_beta(beta: float) -> tuple[float, float]:
+    return 1 / (1 + beta**2), beta**2 / (1 + beta**2)
+
+
+precision = _of_classes("precision", lambda _: (1, 0))
+recall = _of_classes("recall", lambda _: (0, 1))
+f1 = _of_classes("f1", _weights_of_beta, "micro")
+f1_score = _of_classes("f1_score", _weights_of_beta, "macro")
+fbeta_score = _of_classes("fbeta_score", _weights_of_beta, "macro")
+
+
+def fbeta(preds: Tensor, target: Tensor, num_classes: int, beta: float = 1.0, **kwargs: Any) -> Tensor:
+    """Return the F-beta score as of 1.0: over all samples, unless `average` says otherwise."""
+    return fbeta_score(preds, target, beta, num_classes, **{"average": "micro", **kwargs})  # type: ignore[no-any-return]
+
+
+def precision_recall(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Return precision and recall."""
+    return precision(preds, target, *args, **kwargs), recall(preds, target, *args, **kwargs)
+
+
+def accuracy(
+    preds: Tensor,
+    target: Tensor,
+    num_classes: float | None = None,
+    *,
+    threshold: float = 0.5,
+    top_k: int | None = None,
+    subset_accuracy: bool = False,
+    **given: Any,
+) -> Tensor:
+    """Return the share of correct labels, of any task; see the metric of that name.
+
+    Args:
+        preds: Labels, scores of classes, or probabilities of labels.
+        target: Labels.
+        num_classes: It makes no difference; a float is the threshold, as in 1.2.
+        threshold: The probability from which on a label counts as predicted.
+        top_k: How many of the highest scores count as predicted; None for one.
+        subset_accuracy: Whether all labels of a sample have to be correct.
+        given: `class_reduction` or `reduction`.
+
+    Raises:
+        ValueError: If shapes do not go together.
+    """
+    if isinstance(num_classes, float):
+        num_classes, threshold = None, num_classes
+    average = _take_average("accuracy", given, "micro")
+    if given:
+        raise TypeError(f"accuracy takes no argument {next(iter(given))!r} here. {_ACTION}")
+    if average in ("micro", "elementwise_mean", "sum"):
+        return correct_labels(preds, target, threshold, top_k, subset_accuracy, "accuracy").float().mean()
+    counts = _counts(preds, target, num_classes, threshold=threshold, where="accuracy")
+    return _share(counts, 0, 1, average, "accuracy")
+
+
+def confusion_matrix(preds: Tensor, target: Tensor, *args: Any, **given: Any) -> Tensor:
+    """Return how often each class was predicted for each, as floats: [classes there, classes predicted].
+
+    Args:
+        preds: Labels, scores of classes, or probabilities of two classes.
+        target: Labels.
+        args: `num_classes`, None to take it from the labels, and `normalize`; a bool comes first, as up to 1.0.
+        given: These, and `threshold`.
+    """
+    names = ("normalize", "num_classes") if args and isinstance(args[0], bool) else ("num_classes", "normalize")
+    given.update(zip(names, args, strict=False))
+    normalize = {True: "true", False: None}.get(given.get("normalize"), given.get("normalize"))
+    labels = labels_of(preds, target, given.get("threshold", 0.5), "confusion_matrix").flatten()
+    target = target.long().flatten()
+    num_classes = max(2, get_num_classes(labels, target, given.get("num_classes")))
+    return ours.confusion_matrix(
+        labels, target, task="multiclass", num_classes=num_classes, normalize=normalize
+    ).float()
+
+
+def stat_scores_multiple_classes(
+    pred: Tensor, target: Tensor, num_classes: int | None = None, argmax_dim: int = 1, reduction: str = "none"
+) -> tuple[Tensor, ...]:
+    """Return true positives, false positives, true negatives, false negatives and support, each by class."""
+    labels = pred.argmax(argmax_dim) if pred.ndim > target.ndim else pred
+    return tuple(reduce(count, reduction) for count in _counts(labels, target, num_classes, where="stat_scores"))
+
+
+def stat_scores(preds: Tensor, target: Tensor, reduce: Any = "micro", *args: Any, **given: Any) -> Any:
+    """Return the counts of a class up to 1.1, five integers; from 1.2 on those of all, in a tensor.
+
+    Args:
+        preds: Labels, scores of classes, or probabilities of labels.
+        target: Labels.
+        reduce: The class, which may be given as `class_index`; or "micro" or "macro".
+        args: `argmax_dim`, with a class.
+        given: `argmax_dim` with a class; else `num_classes` and `threshold`.
+
+    Raises:
+        ValueError: If `reduce` is something else.
+    """
+    index = given.pop("class_index", reduce)
+    if isinstance(index, int):
+        labels = preds.argmax(*(args or [given.get("argmax_dim", 1)])) if preds.ndim > target.ndim else preds
+        num_classes = max(index + 1, get_num_classes(labels, target))
+        return tuple(_counts(labels, target, num_classes, where="stat_scores")[:, index].long())
+    if reduce not in ("micro", "macro"):
+        raise ValueError(must_be("reduce", "'micro', 'macro' or a class", reduce, "stat_scores", _ACTION))
+    num_classes = given.pop("num_classes", None)
+    if preds.ndim > target.ndim:
+        num_classes = num_classes or preds.shape[1]
+    elif preds.is_floating_point():
+        given["multilabel"], num_classes = preds.ndim > 1, 1
+    counts_by_class = _counts(preds, target, num_classes, where="stat_scores", **given).long()
+    return counts_by_class.sum(1) if reduce == "micro" else counts_by_class.T
+
+
+def iou(
+    pred: Tensor,
+    target: Tensor,
+    *,
+    num_classes: int | None = None,
+    ignore_index: int | None = None,
+    absent_score: float = 0.0,
+    threshold: float = 0.5,
+    remove_bg: bool = False,
+    reduction: str = "elementwise_mean",
+) -> Tensor:
+    """Return the intersection over the union of each class, reduced.
+
+    Args:
+        pred: Labels, scores of classes, or probabilities of two classes.
+        target: Labels.
+        num_classes: How many; None to take it from the labels.
+        ignore_index: The class whose score is left out.
+        absent_score: The score of a class that is neither predicted nor there.
+        threshold: The probability from which on a label counts as predicted.
+        remove_bg: Whether the score of class 0 is left out, as in 0.8 and 0.9.
+        reduction: "elementwise_mean", "sum" or "none".
+    """
+    counts = _counts(pred, target, num_classes, threshold=threshold, where="iou")
+    scores = _share(counts, 1, 1, None, "iou")
+    scores[counts[[0, 1, 3]].sum(0) == 0] = absent_score
+    ignored = 0 if remove_bg else ignore_index
+    kept = [index for index in range(len(scores)) if index != ignored]
+    return reduce(scores[kept], reduction)  # type: ignore[arg-type]
+
+
+def dice_score(
+    pred: Tensor,
+    target: Tensor,
+    bg: bool = False,
+    nan_score: float = 0.0,
+    no_fg_score: float = 0.0,
+    reduction: str = "elementwise_mean",
+) -> Tensor:
+    """Return the score of Dice of each class, reduced.
+
+    Args:
+        pred: Scores of classes, in the second dimension.
+        target: Labels.
+        bg: Whether class 0 counts.
+        nan_score: It makes no difference, as a class that is there has a score.
+        no_fg_score: The score of a class that is not there.
+        reduction: "elementwise_mean", "sum" or "none".
+    """
+    counts = _counts(pred, target, pred.shape[1], where="dice_score")
+    scores = _share(counts, 0.5, 0.5, None, "dice_score")
+    scores[counts[4] == 0] = no_fg_score
+    return reduce(scores[0 if bg else 1 :], reduction)  # type: ignore[arg-type]
+
+
+def hamming_distance(preds: Tensor, target: Tensor, threshold: float = 0.5) -> Tensor:
+    """Return the share of wrong labels, each class of several being a label that is there or not."""
+    labels = labels_of(preds, target, threshold, "hamming_distance")
+    wrong = (labels != target).float().mean()
+    if preds.is_floating_point() and preds.ndim == target.ndim:
+        return wrong
+    num_classes = preds.shape[1] if preds.ndim > target.ndim else max(2, get_num_classes(labels, target.long()))
+    return 2 * wrong / num_classes
+
+
+def _hits_by_threshold(scores: Tensor, target: Tensor, weights: Any, pos_label: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return false positives, true positives and the score from which on there are so many, from the highest on."""
+    order = scores.argsort(descending=True)
+    scores, is_positive = scores[order], target[order] == pos_label
+    is_last = torch.cat((scores[1:] != scores[:-1], torch.ones_like(is_positive[:1])))
+    each = torch.ones_like(is_positive, dtype=torch.long)
+    if weights is not None:
+        each = torch.as_tensor(weights, dtype=torch.float, device=scores.device)[order]
+    hits, all_ = (each * is_positive).cumsum(0)[is_last], each.cumsum(0)[is_last]
+    return all_ - hits, hits, scores[is_last]
+
+
+def _roc_of_one(scores: Tensor, target: Tensor, weights: Any, pos_label: float) -> tuple[Tensor, Tensor, Tensor]:
+    wrong, hits, thresholds = _hits_by_threshold(scores, target, weights, pos_label)
+    if wrong[-1] <= 0 or hits[-1] <= 0:
+        rule = f"both {pos_label}, the positive label, and others"
+        raise ValueError(must_be("target", rule, target, "roc", "Leave out batches of a single label."))
+    start = wrong.new_zeros(1)
+    rates = (torch.cat((start, count / count[-1])) for count in (wrong, hits))
+    return *rates, torch.cat((thresholds[:1] + 1, thresholds))  # type: ignore[return-value]
+
+
+def _precision_recall_of_one(
+    scores: Tensor, target: Tensor, weights: Any, pos_label: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    wrong, hits, thresholds = _hits_by_threshold(scores, target, weights, pos_label)
+    used = slice(0, int((hits == hits[-1]).nonzero()[0]) + 1)  # up to the first threshold of full recall
+    ratios, recalls = (hits / (hits + wrong))[used].flip(0), (hits / hits[-1])[used].flip(0)
+    return torch.cat((ratios, ratios.new_ones(1))), torch.cat((recalls, recalls.new_zeros(1))), thresholds[used].flip(0)
+
+
+def _auroc_of_one(*args: Any) -> Tensor:
+    wrong, hits, _ = _roc_of_one(*args)
+    return torch.trapz(hits, wrong)
+
+
+def _average_precision_of_one(*args: Any) -> Tensor:
+    ratios, recalls, _ = _precision_recall_of_one(*args)
+    return -((recalls[1:] - recalls[:-1]) * ratios[:-1]).sum()
+
+
+def _of_scores(name: str, of_one: Callable[..., Any], join: Callable[[list[Any], Tensor, Any], Any]) -> Any:
+    """Return a function of scores, of one class or of several.
+
+    Args:
+        name: Its name.
+        of_one: The function for one class.
+        join: Gets the results of several classes, their support and `average`.
+    """
+
+    def function(
+        preds: Tensor,
+        target: Tensor,
+        num_classes: Any = None,
+        pos_label: float | None = None,
+        average: str | None = "macro",
+        *,
+        sample_weight: Any = None,
+        sample_weights: Any = None,
+    ) -> Any:
+        weights = sample_weight if sample_weights is None else sample_weights
+        if not isinstance(num_classes, int | None):  # it came there up to 1.0
+            num_classes, weights = None, num_classes
+        if preds.ndim == target.ndim and not (num_classes and num_classes > 1 and name == "auroc"):
+            return of_one(preds.flatten(), target.flatten(), weights, 1 if pos_label is None else pos_label)
+        if num_classes != preds.shape[1]:
+            rule = f"{preds.shape[1]}, as `preds` has scores of so many classes"
+            raise ValueError(must_be("num_classes", rule, num_classes, name, "Pass it, or the scores of one class."))
+        columns = preds.movedim(1, 0).flatten(1)
+        classes = torch.arange(num_classes, device=target.device).unsqueeze(1)
+        truth = target.movedim(1, 0).flatten(1) if preds.ndim == target.ndim else target.flatten() == classes
+        results = [of_one(scores, there, weights, 1) for scores, there in zip(columns, truth, strict=True)]
+        return join(results, truth.sum(1), average)
+
+    return function
+
+
+def _join_auroc(values: list[Tensor], support: Tensor, average: str | None) -> Any:
+    if average is None:
+        return values
+    if average == "macro":
+        return torch.stack(values).mean()
+    if average == "weighted":
+        return (torch.stack(values) * support).sum() / support.sum()
+    raise ValueError(must_be("average", "'macro', 'weighted' or None", average, "auroc", "Choose one of these."))
+
+
+def _lists(results: list[Any], *_: Any) -> tuple[list[Any], ...]:
+    return tuple(list(parts) for parts in zip(*results, strict=True))
+
+
+roc = _of_scores("roc", _roc_of_one, _lists)
+precision_recall_curve = _of_scores("precision_recall_curve", _precision_recall_of_one, _lists)
+average_precision = _of_scores("average_precision", _average_precision_of_one, lambda values, *_: values)
+auroc = _of_scores("auroc", _auroc_of_one, _join_auroc)
+
+
+def _of_each_class(of_one: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+    """Return a function of the scores of several classes that returns the result of each."""
+
+    def function(pred: Tensor, target: Tensor, sample_weight: Any = None, num_classes: int | None = None) -> Any:
+        columns = pred.movedim(1, 0)[:num_classes]
+        return tuple(of_one(scores, target, sample_weight, index) for index, scores in enumerate(columns))
+
+    return function
+
+
+multiclass_roc = _of_each_class(_roc_of_one)
+multiclass_precision_recall_curve = _of_each_class(_precision_recall_of_one)
+
+
+def multiclass_auroc(*args: Any, **kwargs: Any) -> Tensor:
+    """Return the mean over classes of the area under the curve of each."""
+    return torch.stack([auc(wrong, hits) for wrong, hits, _ in multiclass_roc(*args, **kwargs)]).mean()
+
+
+def embedding_similarity(
+    batch: Tensor, similarity: str = "cosine", reduction: str = "none", zero_diagonal: bool = True
+) -> Tensor:
+    """Return the similarity of each two rows, "cosine" or "dot"."""
+    function = ours.pairwise_cosine_similarity if similarity == "cosine" else ours.pairwise_linear_similarity
+    return function(batch, reduction=reduction, zero_diagonal=zero_diagonal)  # type: ignore[arg-type]
+
+
+def bleu_score(
+    translate_corpus: Sequence[Sequence[str]],
+    reference_corpus: Sequence[Sequence[Sequence[str]]],
+    n_gram: int = 4,
+    smooth: bool = False,
+) -> Tensor:
+    """Return the BLEU score of translations, which come as lists of tokens.
+
+    Args:
+        translate_corpus: The tokens of each translation.
+        reference_corpus: The tokens of each reference of each translation.
+        n_gram: The longest sequences of tokens that count.
+        smooth: Whether counts are smoothed, as torchmetrics does: those of single tokens are not.
+    """
+    numbers: dict[str, str] = {}
+
+    def text(tokens: Sequence[str]) -> str:  # torchmetrics splits at spaces, which a token may have
+        return " ".join(numbers.setdefault(token, str(len(numbers))) for token in tokens)
+
+    references = [[text(tokens) for tokens in several] for several in reference_corpus]
+    return bleu_score_of_texts([text(tokens) for tokens in translate_corpus], references, n_gram, smooth)
+
+
+def _of_values(name: str, function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    """Return a function of torchmetrics that takes those arguments of every earlier metric that ask for nothing."""
+
+    def of_values(preds: Tensor, target: Tensor, **kwargs: Any) -> Any:
+        return function(preds, target, **settings, **refuse_single_values(name, kwargs))
+
+    return of_values
+
+
+mean_squared_error = _of_values("mean_squared_error", ours.mean_squared_error)
+mean_absolute_error = _of_values("mean_absolute_error", ours.mean_absolute_error)
+rmse = _of_values("rmse", ours.mean_squared_error, squared=False)
+rmsle = _of_values("rmsle", ours.mean_squared_log_error)  # without a root, as it was
+ssim = _of_values("ssim", structural_similarity_index_measure)
+
+
+def psnr(preds: Tensor, target: Tensor, data_range: float | None = None, **kwargs: Any) -> Tensor:
+    """Return the peak signal-to-noise ratio; `data_range` has to be given.
+
+    Raises:
+        ValueError: Without `data_range`.
+    """
+    if data_range is None:
+        raise ValueError("psnr needs the range of the values. Pass data_range=..., such as 1.0.")
+    today = refuse_single_values("psnr", kwargs)
+    return peak_signal_noise_ratio(preds, target, data_range=data_range, **today)

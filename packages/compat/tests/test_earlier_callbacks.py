@@ -1,0 +1,51 @@
+"""Callbacks that call the hooks of their base class with the arguments of an earlier release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compat_parts import Regression, quiet_trainer
+from trainer_parts import loader
+
+from camshaft.callbacks import EarlyStopping
+from camshaft.compat import Callback
+from camshaft.hooks_core import is_overridden
+
+
+class Of19(Callback):
+    hook_era = "1.9"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any, opt_idx: int) -> None:  # type: ignore[override]
+        super().on_before_optimizer_step(trainer, pl_module, optimizer, opt_idx)  # type: ignore[call-arg]
+        self.calls.append(f"step of {opt_idx}")
+
+    def on_predict_epoch_end(self, trainer: Any, pl_module: Any, outputs: Any) -> None:  # type: ignore[override]
+        super().on_predict_epoch_end(trainer, pl_module=pl_module, outputs=outputs)  # type: ignore[call-arg]
+        self.calls.append("predicted")
+
+
+def test_hooks_of_the_base_class_take_the_arguments_of_an_earlier_release(tmp_path: Path) -> None:
+    class Predicting(Regression):
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            return self(batch[0])
+
+    callback = Of19()
+    trainer = quiet_trainer(tmp_path, callbacks=[callback])
+    trainer.fit(Predicting(), loader(2))
+    trainer.predict(Predicting(), loader(1))
+    assert callback.calls == ["step of 0", "step of 0", "predicted"]
+
+
+def test_hooks_that_are_gone_are_there_to_be_called_by_super_in_subclasses_of_stock_callbacks_too() -> None:
+    class Own(EarlyStopping):
+        def on_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            super().on_epoch_start(trainer, pl_module)  # type: ignore[misc]
+
+    Own("loss").on_epoch_start(None, None)
+    assert not is_overridden(EarlyStopping("loss"), "on_epoch_start")
+    assert not is_overridden(Callback(), "on_init_start")
