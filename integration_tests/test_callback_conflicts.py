@@ -88,18 +88,21 @@ def test_two_checkpoints_of_one_folder_and_rhythm_never_remove_each_others(tmp_p
     assert {torch.load(path, weights_only=True)["global_step"] for path in (first, second)} == {30}
 
 
-def test_two_checkpoints_that_cannot_live_together_are_refused_before_training(tmp_path: Path) -> None:
-    for message, arguments in (
-        ("`state_key` must be different", {}),
-        ("`enable_version_counter` must be True", {"mode": "max", "enable_version_counter": False}),
-    ):
-        callbacks = [
-            ModelCheckpoint(tmp_path, monitor="val_loss"),
-            ModelCheckpoint(tmp_path, monitor="val_loss", **arguments),
-        ]
-        with pytest.raises(ValueError, match=message):
-            fit(tmp_path, callbacks)
+def test_two_checkpoints_of_one_key_are_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`state_key` must be different"):
+        fit(tmp_path, [ModelCheckpoint(tmp_path, monitor="val_loss"), ModelCheckpoint(tmp_path, monitor="val_loss")])
     assert not names(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:Two ModelCheckpoints in Trainer")
+def test_two_checkpoints_without_a_version_counter_share_one_last(tmp_path: Path) -> None:
+    callbacks = [
+        ModelCheckpoint(tmp_path, name, save_last=True, enable_version_counter=False, **due)
+        for name, due in (("{step}", {"every_n_train_steps": 4}), ("{epoch}", {"every_n_epochs": 1}))
+    ]
+    fit(tmp_path, callbacks)  # 30 updates
+    assert names(tmp_path) == {"step=28.ckpt", Path(callbacks[1].best_model_path).name, "last.ckpt"}
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 30
 
 
 def test_the_best_checkpoint_of_an_average_holds_the_average_that_was_ranked(tmp_path: Path) -> None:

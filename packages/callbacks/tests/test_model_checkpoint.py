@@ -405,7 +405,7 @@ class TestErrors:
     def test_two_that_would_replace_each_others_files(self, tmp_path: Path) -> None:
         low = ModelCheckpoint(tmp_path, "best", "loss")
         high = ModelCheckpoint(tmp_path, "best", "loss", mode="max", enable_version_counter=False)
-        with pytest.raises(InvalidArgumentError, match="`enable_version_counter` must be True where two"):
+        with pytest.warns(UserWarning, match="enable_version_counter=False: it replaces files of the other"):
             start(tmp_path, low, high)
         start(tmp_path, low, ModelCheckpoint(tmp_path / "high", "best", mode="max", enable_version_counter=False))
 

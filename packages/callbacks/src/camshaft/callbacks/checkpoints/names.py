@@ -17,6 +17,7 @@ from camshaft.callbacks.arguments import (
     check_one_of,
     usable_path,
 )
+from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.remote_files import absolute
 
 
@@ -171,7 +172,7 @@ class CheckpointNames:
 
 
 def check_distinct(key: str, other_key: str, names: CheckpointNames, others_in_folder: CheckpointNames | None) -> None:
-    """Check that two callbacks of one trainer share neither their state's key nor files.
+    """Check that two callbacks of one trainer do not share their state's key, and warn where they share files.
 
     Args:
         key: The `state_key` of one.
@@ -180,16 +181,18 @@ def check_distinct(key: str, other_key: str, names: CheckpointNames, others_in_f
         others_in_folder: Names of the other's; None if it saves in another folder.
 
     Raises:
-        InvalidArgumentError: If they do.
+        InvalidArgumentError: If they share the key.
     """
     where = "Trainer(callbacks=...)"
     if key == other_key:
         action = "Distinguish them by `filename`, `monitor`, `mode` or interval."
         raise InvalidArgumentError("state_key", "different for each ModelCheckpoint of a trainer", key, where, action)
     if others_in_folder is not None and names.may_replace(others_in_folder):
-        rule = "True where two ModelCheckpoints use the same names in one folder"
-        action = "Give one of them another `dirpath` or `filename`, and let one save `save_last`."
-        raise InvalidArgumentError("enable_version_counter", rule, False, where, action)
+        warn_user(
+            f"Two ModelCheckpoints in {where} use the same names in one folder, and one of them with "
+            "enable_version_counter=False: it replaces files of the other. Give one of them another `dirpath` or "
+            "`filename`, and let one save `save_last`."
+        )
 
 
 def check_arguments(
