@@ -176,6 +176,18 @@ def test_a_stream_may_declare_that_its_state_is_exact_or_not(declared: bool) -> 
     assert resumes_exactly(stream, 2) is declared
 
 
+def test_a_validation_stream_with_methods_of_other_arguments_is_checked() -> None:
+    class Other(Batches):
+        def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
+            raise AssertionError
+
+        load_state_dict = state_dict
+
+    val = DataLoader(Other(make_batches(2)), batch_size=None)
+    trainer = BareTrainer(Net(), max_epochs=1, num_sanity_val_steps=1).fit(Sized(make_batches(2)), val)
+    assert trainer.fit_loop.validation.progress.completed == 2
+
+
 def test_methods_with_other_arguments_are_no_state_and_the_error_names_the_librarys_own_loader() -> None:
     with pytest.warns(UserWarning, match=r"takes other arguments.*StreamingDataLoader"):
         state = stopped(OtherState(), 0, 2)

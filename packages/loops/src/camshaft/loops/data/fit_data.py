@@ -128,7 +128,7 @@ class FitData:
 
     @property
     def _asks_in_sanity_check(self) -> bool:
-        """Whether Lightning would ask for validation loaders in the sanity check, which puts random numbers back."""
+        """True if Lightning would ask for validation loaders in the sanity check, which puts random numbers back."""
         is_checked = self._run.checkpoint is None and self.limits.num_sanity_val_steps != 0
         return self._run.draws_as_lightning and is_checked
 
@@ -493,7 +493,7 @@ class TrainingBatches:
 
     @property
     def _division(self) -> list[Any]:
-        """What the number of batches of an epoch depends on, beside the data: processes, and sizes of batches."""
+        """Return what divides an epoch into batches: the number of processes, and sizes of batches."""
         sizes = [getattr(leaf.loader, "batch_size", None) for leaf in self._leaves]
         return [1 if self._strategy is None else self._strategy.num_data_ranks, *sizes]
 

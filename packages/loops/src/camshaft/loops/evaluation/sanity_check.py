@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import note_errors
-from camshaft.loops.data.combined_loader import samplers_of
+from camshaft.loops.data.combined_loader import has_state, samplers_of
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states
 from camshaft.loops.state.random_state import are_same, isolated_randomness
@@ -61,7 +61,7 @@ def _isolated(run: Run, validation: ValidationLoop, generators: Sequence[torch.G
     parts = [part for loader in loaders for part in (getattr(loader, "dataset", None), *samplers_of(loader))]
     owners: list[Any] = [
         owner
-        for owner in (*run.callbacks, run.data, *parts)
+        for owner in (*run.callbacks, run.data, *filter(has_state, parts))
         if implementation(owner, "state_dict") is not None and implementation(owner, "load_state_dict") is not None
     ]
     before = [copied(_state_of(owner, run)) for owner in owners]

@@ -147,7 +147,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     @property
     def checkpoint_io(self) -> CheckpointIO:
-        """What writes and reads checkpoints, in place of the strategy if it was given."""
+        """The plugin that writes and reads checkpoints, in place of the strategy if it was given."""
         io: CheckpointIO = self._checkpoint_io or TorchCheckpointIO()
         return io
 
