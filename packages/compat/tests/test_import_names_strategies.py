@@ -27,7 +27,7 @@ from camshaft.compat.names.plugins.fsdp import FSDPStrategy
 from camshaft.compat.names.plugins.precision import HalfPrecision, MixedPrecision, Precision
 from camshaft.compat.names.plugins.registries import MODEL_REGISTRY, StrategyRegistry, register_classes
 from camshaft.compat.names.plugins.strategies import DDPPlugin, DDPStrategy, ParallelStrategy, SingleDeviceStrategy
-from camshaft.compat.names.trainer.callbacks import ModelCheckpoint
+from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
 from camshaft.compat.names.utilities.model_functions import optimizers_to_device
 
 pytestmark = [pytest.mark.new_feature("strategies"), pytest.mark.filterwarnings("ignore:Arguments of the trainer")]

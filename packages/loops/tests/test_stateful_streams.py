@@ -193,6 +193,8 @@ def test_methods_with_other_arguments_are_no_state_and_the_error_names_the_libra
         state = stopped(OtherState(), 0, 2)
     with pytest.raises(ValueError, match=r"takes other arguments.*StreamingDataLoader"):
         batches_of(OtherState()).load_state_dict(state, 2)
+    with pytest.warns(UserWarning, match=r"state of the train loader .* not restored.*StreamingDataLoader"):
+        batches_of(OtherState()).load_state_dict(stopped(OtherState(), 1, 0), 0)
 
 
 def test_a_map_dataset_with_methods_of_other_arguments_is_read_and_resumed() -> None:

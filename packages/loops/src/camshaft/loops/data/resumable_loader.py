@@ -243,6 +243,11 @@ class ResumableLoader:
             self._is_under_way, self._is_exhausted = state["is_under_way"], state["is_exhausted"]
             if self._is_under_way:
                 self._resume(state)
+            elif _has_other_state(self.loader):
+                warn_user(
+                    f"The state of the train loader ({type(self.loader).__name__}) is not restored, so its next epoch "
+                    f"may be another than that of a run that was not stopped.{_OTHER_STATE}"
+                )
             elif "loader" in state:
                 streams = zip(self._streams_here, state.get("streams", ()), strict=True)
                 going_on = [
@@ -393,9 +398,13 @@ def _is_over(iterator: object) -> bool:
 
 def _stateless_message(loader: object, where: str) -> str:
     rule = "one with a state to resume inside an epoch"
+    return must_be("train loader", rule, loader, where, _ACTION + _OTHER_STATE * _has_other_state(loader))
+
+
+def _has_other_state(loader: object) -> bool:
+    """Return whether a loader, or its dataset, has a `state_dict` with other arguments than torch's protocol has."""
     parts = (loader, getattr(loader, "dataset", None))
-    is_other = any(hasattr(part, "state_dict") and not has_state(part) for part in parts)
-    return must_be("train loader", rule, loader, where, _ACTION + _OTHER_STATE * is_other)
+    return not has_state(loader) and any(hasattr(part, "state_dict") and not has_state(part) for part in parts)
 
 
 _NUM_STEPS_BETWEEN_SNAPSHOTS = 16  # of worker processes; a resumed run reads up to this number of batches again
