@@ -405,8 +405,8 @@ DIFFERENCES: tuple[Difference, ...] = (
         name="fits without an optimizer",
         topic="optimization",
         lightning="differentiates the loss and counts an update for each batch, so that checkpoints are saved",
-        camshaft="warns that nothing will be updated, counts no update, and saves no checkpoint; under the import names "
-        "as Lightning",
+        camshaft="warns that nothing will be updated, counts no update, and saves no checkpoint; under the import "
+        "names as Lightning",
         reason="`global_step` counts updates, and the weights stay as they were",
         write="Call `trainer.save_checkpoint(path)` after the fit if what its hooks have kept is to be saved.",
         witness=Configuration(optimizer="none"),
@@ -418,8 +418,8 @@ DIFFERENCES: tuple[Difference, ...] = (
         topic="data",
         lightning="puts back the global random numbers and forgets what was logged; generators and states of loaders, "
         "callbacks and metrics stay as it left them",
-        camshaft="puts back these, too: callbacks and data modules whose `state_dict` has changed get the one of before "
-        "by `load_state_dict`; under the import names as Lightning",
+        camshaft="puts back these, too: callbacks and data modules whose `state_dict` has changed get the one of "
+        "before by `load_state_dict`; under the import names as Lightning",
         reason="training goes alike with and without it",
         write="Nothing; expect another order of a loader that has a generator of its own.",
         witness=Configuration(has_generators=True),

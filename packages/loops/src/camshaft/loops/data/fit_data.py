@@ -257,8 +257,18 @@ class FitData:
         Args:
             is_read: Whether anything is trained.
         """
-        epoch = self._progress.current_epoch
-        if not self._run.draws_as_lightning or self._run.checkpoint is not None or self.num_batches == 0:
+        epoch, limits, is_resumed = self._progress.current_epoch, self.limits, self._run.checkpoint is not None
+        if not self._run.draws_as_lightning or self.num_batches == 0:
+            return
+        # a resumed run restores the random numbers afterwards, of which the sanity check that it leaves out drew some
+        if (
+            is_read
+            and self._may_validate
+            and is_resumed
+            and (limits.num_sanity_val_steps or limits.validates_in(epoch))
+        ):
+            self._validation.begin_in_vain()
+        if is_resumed:
             return
         if epoch == 0 and is_read:
             self._begin_in_vain()
@@ -266,7 +276,7 @@ class FitData:
             self.batches.begin()
         else:
             self._draw_begin()
-        if is_read and self._may_validate and self.limits.validates_in(epoch):
+        if is_read and self._may_validate and limits.validates_in(epoch):
             self._validation.begin_in_vain()
 
     def _draw_begin(self) -> None:
