@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,3 +226,65 @@ def test_a_fit_that_trains_nothing_begins_the_loaders() -> None:
         return torch.rand(1).item()
 
     assert drawn(compat) == drawn(lightning)
+
+
+class Marking(IterableDataset[torch.Tensor]):
+    """A stream that draws for each sample, and can go on inside an epoch."""
+
+    position = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while self.position < len(self):
+            self.position += 1
+            yield self.position + torch.rand(1)
+        self.position = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_sanity_val_steps": 0}, {"check_val_every_n_epoch": 2}], ids=str)
+@pytest.mark.parametrize("val_kind", ["a generator, full batches", "own", "own, with a generator"])
+@pytest.mark.parametrize("make_train", [KINDS["a generator, full batches"], lambda: DataLoader(Marking(), 2)])
+@pytest.mark.filterwarnings("ignore")
+def test_a_fit_that_goes_on_draws_as_one_that_was_not_stopped(
+    make_train: Any, val_kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    def fit(max_steps: int, ckpt_path: Path | None = None) -> Any:
+        class Module(compat.TrainingModule):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer, self.dropout, self.seen = torch.nn.Linear(1, 1), torch.nn.Dropout(), []
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                batch = batch[0] if isinstance(batch, list) else batch
+                self.seen.append((self.global_step, batch.flatten().tolist()))
+                return self.dropout(self.layer(batch)).mean()
+
+            def validation_step(self, batch: Any, batch_idx: int) -> None:
+                batch = batch[0] if isinstance(batch, list) else batch
+                drawn = torch.rand(1).item()
+                if not self.trainer.sanity_checking:
+                    self.seen.append((self.global_step, batch.flatten().tolist(), drawn))
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), 0.01)
+
+        torch.manual_seed(0)
+        module = Module()
+        trainer = compat.Trainer(accelerator="cpu", max_epochs=4, max_steps=max_steps, **QUIET, **settings)
+        trainer.fit(module, make_train(), KINDS[val_kind](), ckpt_path=ckpt_path)
+        trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+        return module.seen, module.layer.weight.item()
+
+    whole, weight = fit(-1)
+    for num_steps in (3, 4, 6, 9):
+        before, _ = fit(num_steps)
+        after, its_weight = fit(-1, tmp_path / "stopped.ckpt")
+        assert (before + after, its_weight) == (whole, weight)

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from camshaft.loops import CombinedLoader, PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.data.combined_loader import UNKNOWN
-from camshaft.loops.data.loaders import count_batches, numbered, set_epoch
+from camshaft.loops.data.loaders import ReadAhead, count_batches, numbered, set_epoch
 
 INFINITE = float("inf")
 
@@ -251,6 +251,18 @@ def test_a_sized_stream_may_give_less_than_it_promised() -> None:
         warnings.simplefilter("ignore")
         triples = list(numbered(DataLoader(Stream(batches, 5), batch_size=None), 5))
     assert [is_last for _, _, is_last in triples] == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_as_in_lightning_nothing_is_read_ahead_of_a_stream_whose_length_is_known() -> None:
+    loader = DataLoader(Stream(make_batches(3), 3), batch_size=None)
+    ahead = ReadAhead()
+    told = [(is_last, ahead.state_dict()) for _, _, is_last in numbered(loader, 3, 0, ahead, draws_as_lightning=True)]
+    assert told == [(False, {}), (False, {}), (True, {})]
+    too_few = numbered(DataLoader(Stream(make_batches(2), 5), batch_size=None), 5, draws_as_lightning=True)
+    assert [is_last for _, _, is_last in too_few] == [False, False]
+    ahead.load_state_dict({"batch": "of a run that read it"})
+    assert next(numbered(loader, 3, 1, ahead, draws_as_lightning=True)) == (1, "of a run that read it", False)
 
 
 def test_a_limit_may_be_more_than_a_loader_of_unknown_length_gives() -> None:

@@ -303,16 +303,19 @@ class FitData:
         Args:
             is_read: Whether anything is trained.
         """
-        epoch = self._progress.current_epoch
-        if not self._run.draws_as_lightning or self._run.checkpoint is not None or self.num_batches == 0:
+        run, limits, epoch = self._run, self.limits, self._progress.current_epoch
+        if not run.draws_as_lightning or self.num_batches == 0:
             return
-        if epoch == 0 and is_read:
+        is_resumed = run.checkpoint is not None
+        if epoch == 0 and is_read and not is_resumed:
             self._begin_in_vain()
             set_epoch(self.loader, epoch, of_datasets=False)
             self.batches.begin()
-        else:
+        elif not is_resumed:
             self._draw_begin()
-        if is_read and self._may_validate and self.limits.validates_in(epoch):
+        # a resumed run leaves the sanity check out, and restores the random numbers of after it
+        is_begun = limits.validates_in(epoch) or (is_resumed and limits.num_sanity_val_steps)
+        if is_read and self._may_validate and is_begun:
             self._validation.begin_in_vain()
 
     def _draw_begin(self) -> None:

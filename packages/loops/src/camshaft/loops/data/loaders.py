@@ -261,9 +261,9 @@ def numbered(
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
             raises `StopIteration`.
     """
-    may_end_early = is_open_ended(loader)
-    if may_end_early and (num_batches == UNKNOWN or not draws_as_lightning):
-        yield from _read_ahead(loader, iterator, num_batches, first, ahead or ReadAhead())
+    may_end_early, ahead = is_open_ended(loader), ahead or ReadAhead()
+    if ahead.batch is not _MISSING or (may_end_early and (num_batches == UNKNOWN or not draws_as_lightning)):
+        yield from _read_ahead(loader, iterator, num_batches, first, ahead)
         return
     batch_idx = first - 1
     promised = read_promised(loader, num_batches, first, iterator, ends_samplers=not draws_as_lightning)
