@@ -258,6 +258,15 @@ def test_what_is_never_called_is_told_of_once_in_use(tmp_path: Path, recwarn: py
     ]
 
 
+def test_a_strategy_gathers_a_list_and_the_module_a_tensor(tmp_path: Path) -> None:
+    trainer, module = fitted(tmp_path, strategy="ddp")
+    assert trainer.strategy.all_gather("any") == ["any"]
+    assert trainer.strategy.all_gather(torch.ones(2), sync_grads=True).shape == (1, 2)
+    assert module.all_gather(torch.ones(2)).shape == (1, 2)
+    with pytest.raises(ValueError, match="`group` must be None"):
+        trainer.strategy.reduce(torch.ones(1), dist.new_group([0]), "sum")
+
+
 def test_a_static_graph_may_be_set_where_the_module_is_wrapped(tmp_path: Path) -> None:
     class Own(DDPStrategy):
         def configure_ddp(self) -> None:
