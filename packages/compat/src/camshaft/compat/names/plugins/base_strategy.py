@@ -61,6 +61,10 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     never_called: ClassVar[Sequence[str]] = _NEVER_CALLED
     of_trainer: ClassVar[Sequence[str]] = ("device", "precision")
 
+    strategy_name: Any = None
+    handles_gradient_accumulation: Any = False
+    lightning_restore_optimizer: Any = True
+    restore_checkpoint_after_setup: Any = False
     cluster_environment: ClusterEnvironment | None = None
     _lightning_module: Any = None
     _model: Any = None
@@ -189,6 +193,18 @@ class Strategy(TorchStrategy, metaclass=StandIn):
             TorchStrategy.optimizers.__set__(self, optimizers)  # type: ignore[attr-defined]
         else:
             self._set_up = list(optimizers)
+
+    _optimizers = _lightning_optimizers = optimizers  # names there
+
+    def _configure_launcher(self) -> None:
+        """Do nothing: a strategy starts processes itself."""
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """Return a loader as it is."""
+        return dataloader
+
+    def post_training_step(self) -> None:
+        """Do nothing."""
 
     # set-up: what the native strategy calls, and under it what subclasses override
 
@@ -539,6 +555,7 @@ class SingleDeviceStrategy(Strategy, _SingleDeviceStrategy):
 
     __stands_for__: ClassVar[type] = _SingleDeviceStrategy
     of_trainer: ClassVar[Sequence[str]] = ("precision",)
+    strategy_name: Any = "single_device"
 
     def __init__(
         self,

@@ -48,6 +48,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
     __stands_for__: ClassVar[type] = _ShardedStrategy
     never_called: ClassVar[Sequence[str]] = (*ParallelStrategy.never_called, "_setup_model", "model_to_device")
     writes_whole: ClassVar[bool] = False
+    strategy_name: Any = "fsdp"
 
     def __init__(
         self,
@@ -74,6 +75,16 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
         self._checkpointing = (activation_checkpointing, activation_checkpointing_policy)
         self._state_dict_type, self._mesh = state_dict_type, device_mesh
         self.kwargs: dict[str, Any] = {"auto_wrap_policy": auto_wrap_policy, **kwargs}
+
+    @property
+    def mixed_precision_config(self) -> Any:
+        """The `mixed_precision`."""
+        return self.mixed_precision
+
+    @classmethod
+    def get_registered_strategies(cls) -> list[str]:
+        """Return the names under which it is registered."""
+        return [name for name, entry in StrategyRegistry.items() if entry["strategy"] is cls]
 
     def native_arguments(self) -> dict[str, Any]:
         """Return the arguments of `ShardedStrategy`.

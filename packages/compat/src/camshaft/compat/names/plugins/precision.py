@@ -62,7 +62,9 @@ class Precision(_Precision, metaclass=_Plugin):
 
     __stands_for__: ClassVar[type] = _Precision
     is_plugin: ClassVar[bool] = True
-    never_called: ClassVar[Sequence[str]] = ("convert_output", "_after_closure", "_clip_gradients")
+    never_called: ClassVar[Sequence[str]] = (
+        *("convert_output", "_after_closure", "_clip_gradients", "on_save_checkpoint", "on_load_checkpoint"),
+    )
 
     _own: _Precision = _Precision()
     strategy: Any = None
@@ -124,6 +126,10 @@ class Precision(_Precision, metaclass=_Plugin):
             return data
         is_float = lambda leaf: isinstance(leaf, Tensor) and leaf.is_floating_point()  # noqa: E731
         return map_nested(data, is_float, lambda leaf: leaf.to(dtype))
+
+    def convert_output(self, data: Any) -> Any:
+        """Return what a step returned as it is."""
+        return data
 
     def autocast_context_manager(self) -> Any:
         """Return the context of mixed precision."""
@@ -285,6 +291,16 @@ class Precision(_Precision, metaclass=_Plugin):
     def unscale(self, optimizer: Optimizer) -> None:
         """Unscale an optimizer's gradients, unless that is done."""
         self._own.unscale(optimizer)
+
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        """Unscale an optimizer's gradients, unless that is done."""
+        self.unscale(optimizer)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Do nothing: `state_dict` is saved."""
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Do nothing: `load_state_dict` gets the state."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, such as the loss scale."""

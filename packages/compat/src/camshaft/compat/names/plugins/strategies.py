@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -111,6 +112,19 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
         """The backend that was asked for."""
         return self._process_group_backend
 
+    def _get_process_group_backend(self) -> str:
+        """Return the backend of the processes."""
+        return self._process_group_backend or ("nccl" if self.root_device.type == "cuda" else "gloo")
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Accumulate gradients inside without communication."""
+        self.set_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.set_gradient_sync(True)
+
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """The share of the data that this process takes: `num_replicas` and `rank`."""
@@ -154,6 +168,8 @@ class DDPStrategy(ParallelStrategy, _DDPStrategy):  # type: ignore[misc]
 
     __stands_for__: ClassVar[type] = _DDPStrategy
     of_trainer: ClassVar[Sequence[str]] = (*ParallelStrategy.of_trainer, "sync_batchnorm")
+    strategy_name: Any = "ddp"
+    is_distributed: Any = True
 
     def __init__(
         self,
