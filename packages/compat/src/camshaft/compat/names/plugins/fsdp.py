@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
+from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
 from camshaft.compat.names.plugins.strategies import ParallelStrategy
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -93,7 +94,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
             TypeError, ValueError: If an argument has no counterpart.
         """
         where, kwargs = type(self).__name__, {**self.kwargs}
-        if self._checkpoint_io is not None:
+        if self._checkpoint_io is not None and not is_overridden(self, "save_checkpoint"):
             rule, action = "left out, since all ranks write a checkpoint", "Override `save_checkpoint`."
             raise ValueError(must_be("checkpoint_io", rule, self._checkpoint_io, where, action))
         if self._state_dict_type == "full":

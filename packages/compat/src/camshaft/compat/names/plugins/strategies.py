@@ -60,6 +60,8 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
         kind = self._accelerator
         if isinstance(kind, Accelerator) and kind.name() not in _KINDS and not self._parallel_devices:
             self._parallel_devices = _devices_of(kind, of_trainer)
+        if self.cluster_environment is not None:
+            set_variables(self.cluster_environment)
         super().attach(of_trainer)
 
     def complete(self) -> None:
@@ -263,8 +265,6 @@ def attach_strategy(arguments: dict[str, Any], *, cluster_environment: Any = Non
     strategy, accelerator = arguments.get("strategy") or "auto", arguments.get("accelerator")
     if isinstance(accelerator, Accelerator):
         arguments["accelerator"] = accelerator.name() if accelerator.name() in _KINDS else "auto"
-    if cluster_environment is not None:
-        set_variables(cluster_environment)
     if isinstance(strategy, str):
         name = strategy.lower()
         if name == "auto":
