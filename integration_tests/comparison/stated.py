@@ -158,6 +158,50 @@ STATED: tuple[Stated, ...] = (
         proof=("packages/compat/tests/test_todays_surface.py::test_mixed_float16_on_a_cpu_is_bfloat16_with_a_warning"),
     ),
     Stated(
+        name="overrides of `optimizer_step` in strategies and precisions",
+        topic="optimization",
+        lightning="calls them around forward and backward",
+        camshaft="calls them after both, with a closure that returns the loss",
+        reason="there is no closure where no optimizer and no module needs one",
+        write="Override `optimizer_step` of the module to do something before and after both.",
+        proof=(
+            "packages/compat/tests/test_import_names_strategies.py"
+            "::test_overrides_get_lightnings_arguments_in_their_order"
+        ),
+    ),
+    Stated(
+        name="overrides of strategies that nothing calls",
+        topic="hooks",
+        lightning="calls `process_dataloader`, `all_gather`, `_configure_launcher` and the like",
+        camshaft="warns once, when the strategy is used, and names them",
+        reason="loaders, collectives and launchers are not the strategy's, or work in another way",
+        write="Do it in a method that is called, or in a callback.",
+        proof=(
+            "packages/compat/tests/test_import_names_strategies.py::test_what_is_never_called_is_told_of_once_in_use"
+        ),
+    ),
+    Stated(
+        name="`trainer.strategy.all_gather(tensor)`",
+        topic="hooks",
+        lightning="returns a stacked tensor; the tensor itself on one device",
+        camshaft="returns a list of the values of all ranks, of any type",
+        reason="callbacks and loops gather what is no tensor",
+        write="Call `all_gather` of the module for a stacked tensor.",
+        proof=(
+            "packages/compat/tests/test_import_names_strategies.py"
+            "::test_a_strategy_gathers_a_list_and_the_module_a_tensor"
+        ),
+    ),
+    Stated(
+        name="checkpoints of `FSDPStrategy`",
+        topic="checkpoints",
+        lightning="are one file, unless `state_dict_type` is 'sharded'",
+        camshaft="are folders, into which every rank writes its part; a warning says so",
+        reason="no rank has room for the whole state of a large model",
+        write="Read whole tensors by `camshaft.strategies.read_checkpoint`.",
+        proof="packages/compat/tests/test_import_names_strategies.py::test_arguments_without_effect_are_told_of",
+    ),
+    Stated(
         name="closures under 16-mixed",
         topic="optimization",
         lightning="steps optimizers without their closure",

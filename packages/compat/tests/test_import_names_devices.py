@@ -27,7 +27,13 @@ from camshaft.compat.names.plugins.environments import (
     SLURMEnvironment,
     TorchElasticEnvironment,
 )
-from camshaft.compat.names.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
+from camshaft.compat.names.plugins.precision import (
+    DoublePrecision,
+    FSDPPrecision,
+    HalfPrecision,
+    MixedPrecision,
+    Precision,
+)
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
 from camshaft.strategies.precision import AutocastPrecision, ScaledPrecision, TruePrecision
 
@@ -159,8 +165,12 @@ def test_settings_of_a_scaler_are_taken() -> None:
     assert taken.state_dict()["gradient_scaler"]["growth_interval"] == 3
     with pytest.raises(ValueError, match="`scaler` must be left out for 'bf16-mixed'"):
         MixedPrecision("bf16-mixed", "cpu", scaler)
-    with pytest.raises(ValueError, match=r"`scaler` must be a torch\.amp\.GradScaler that is enabled"):
-        MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", enabled=False))
+    of_fsdp = FSDPPrecision("16-mixed", scaler)
+    assert of_fsdp.state_dict()["gradient_scaler"]["scale"] == 8.0 and FSDPPrecision().name == "32-true"
+    off = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", enabled=False))
+    assert type(off) is AutocastPrecision and (off.name, off.autocast_dtype) == ("16-mixed", torch.float16)
+    with pytest.warns(UserWarning, match="Settings of Own are taken, and its methods are not called"):
+        MixedPrecision("16-mixed", "cpu", type("Own", (torch.amp.GradScaler,), {})("cpu"))
 
 
 def test_a_precision_may_be_a_plugin_of_the_trainer(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from camshaft.compat import Trainer, TrainingModule
 from camshaft.compat.names.plugins.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
 from camshaft.compat.names.plugins.base_strategy import Strategy
 from camshaft.compat.names.plugins.checkpoint_io import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
-from camshaft.compat.names.plugins.environments import ClusterEnvironment, LightningEnvironment
+from camshaft.compat.names.plugins.environments import ClusterEnvironment, LightningEnvironment, SLURMEnvironment
 from camshaft.compat.names.plugins.fsdp import FSDPStrategy
 from camshaft.compat.names.plugins.precision import HalfPrecision, MixedPrecision, Precision
 from camshaft.compat.names.plugins.registries import MODEL_REGISTRY, StrategyRegistry, register_classes
@@ -130,6 +130,20 @@ def test_arguments_without_counterpart_are_refused_by_the_trainer_and_not_before
     strategy = make()
     with pytest.raises((TypeError, ValueError), match=message):
         trainer_of(tmp_path, strategy=strategy)
+
+
+def test_a_sharded_strategy_may_have_a_plugin_that_its_own_method_uses(tmp_path: Path) -> None:
+    class Own(FSDPStrategy):
+        def save_checkpoint(self, checkpoint: Any, filepath: Any, storage_options: Any = None) -> None:
+            self.checkpoint_io.save_checkpoint({"epoch": checkpoint["epoch"]}, f"{filepath}.own")
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    trainer, _ = fitted(tmp_path, strategy=Own(checkpoint_io=TorchCheckpointIO()))
+    trainer.save_checkpoint(tmp_path / "x.ckpt")
+    assert (tmp_path / "x.ckpt.own").exists()
+    again = trainer_of(tmp_path, strategy="fsdp", max_epochs=2)
+    again.fit(Line(), LOADER, ckpt_path=tmp_path / "x.ckpt")
+    assert again.global_step == 2 * 2
 
 
 def test_arguments_without_effect_are_told_of(tmp_path: Path) -> None:
@@ -256,6 +270,15 @@ def test_what_is_never_called_is_told_of_once_in_use(tmp_path: Path, recwarn: py
         "Own overrides `all_gather`, `process_dataloader`, which nothing calls here. Do it in a method that is called, "
         "or in a callback."
     ]
+
+
+def test_a_strategy_gathers_a_list_and_the_module_a_tensor(tmp_path: Path) -> None:
+    trainer, module = fitted(tmp_path, strategy="ddp")
+    assert trainer.strategy.all_gather("any") == ["any"]
+    assert trainer.strategy.all_gather(torch.ones(2), sync_grads=True).shape == (1, 2)
+    assert module.all_gather(torch.ones(2)).shape == (1, 2)
+    with pytest.raises(ValueError, match="`group` must be None"):
+        trainer.strategy.reduce(torch.ones(1), dist.new_group([0]), "sum")
 
 
 def test_a_static_graph_may_be_set_where_the_module_is_wrapped(tmp_path: Path) -> None:
@@ -577,6 +600,18 @@ def test_a_plugin_removes_what_it_has_written(tmp_path: Path) -> None:
     fitted(tmp_path, plugins=[io], callbacks=newest, max_epochs=3, enable_checkpointing=True)
     assert io.store == {"epoch=2-step=6.ckpt": 2}
     assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_an_environment_is_not_asked_where_one_process_uses_one_device(tmp_path: Path) -> None:
+    class Cluster(SLURMEnvironment):
+        def global_rank(self) -> int:
+            raise AssertionError
+
+    class OfLauncher(SLURMEnvironment):
+        pass
+
+    assert trainer_of(tmp_path, plugins=[Cluster(auto_requeue=False)]).world_size == 1
+    assert trainer_of(tmp_path, plugins=[OfLauncher(auto_requeue=False)], strategy="ddp").world_size == 1
 
 
 def test_an_environment_as_releases_1_2_to_1_5_had_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_what_joins_or_wraps_wrongly_is_refused_on_every_process(start: Start) -
         assert told["static_graph"].startswith(
             "ValueError: `static_graph` must be False, as `wrap_module` of the strategy"
         )
-        assert told["sharded"].startswith("NotImplementedError: `configure_ddp` must be left out with ShardedStrategy")
+        assert told["sharded"].startswith("NotImplementedError: `configure_ddp` must be left out with FSDPStrategy")
         assert calls == ["init_ddp_connection", "configure_ddp"] * 2  # after a failure of all, they join anew
 
 

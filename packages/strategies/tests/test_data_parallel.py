@@ -65,6 +65,18 @@ def test_one_process_trains_as_one_device() -> None:
     assert_equal(state(one_device), state(ours))
 
 
+def test_one_process_is_wrapped_by_others_who_ask_for_it() -> None:
+    calls: list[Any] = []
+    ours, one_device = Net(), Net()
+    train(SingleDeviceStrategy("cpu"), one_device, global_batches())
+    strategy = DDPStrategy(accelerator="cpu", devices=1)
+    strategy.wrap_module = ddp_wrapping_checks.wrapping(calls)
+    strategy.connect()
+    train(strategy, ours, global_batches())
+    assert len(calls) == 1
+    assert_equal(state(one_device), state(ours))
+
+
 @pytest.mark.parametrize("hook", [3, lambda: None, lambda bucket: None, lambda one, two, three: None])
 def test_a_communication_hook_of_the_wrong_kind_is_refused(hook: Any) -> None:
     with pytest.raises(TypeError, match=r"`comm_hook` must be a function of \(state, bucket\), but got"):

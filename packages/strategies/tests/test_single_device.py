@@ -123,3 +123,13 @@ def test_it_receives_hooks_only_where_a_subclass_overrides_them() -> None:
 
     assert not is_overridden(SingleDeviceStrategy("cpu"), "on_train_start")
     assert is_overridden(Recording("cpu"), "on_train_start")
+
+
+def test_a_subclass_may_place_the_parts_of_a_module() -> None:
+    class Elsewhere(SingleDeviceStrategy):
+        def place_module(self, module: nn.Module) -> None:
+            module.get_submodule("1").to("meta")
+
+    module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    Elsewhere("cpu").setup_module(module)
+    assert [parameter.device.type for parameter in module.parameters()] == ["cpu", "cpu", "meta", "meta"]

@@ -168,6 +168,7 @@ _STANDS_FOR: Mapping[str, str] = {
     f"{_HERE}.trainer.fabric_loggers": """
         fabric_csv_logger=FabricCSVLogger fabric_tensorboard_logger=FabricTensorBoardLogger""",
     "torch.distributed": "ProcessGroup ReduceOp",
+    "torch.distributed.constants": "default_pg_timeout",
     "torchmetrics": "MetricCollection MeanSquaredLogError",
     "torchmetrics.utilities.distributed": "gather_all_tensors",
     "torchmetrics.utilities.data": "to_categorical to_onehot",
@@ -420,7 +421,7 @@ under another one. "@" begins places that are not below the first package."""
 EVERYWHERE = frozenset(
     f"""
     {_ACCELERATORS} {_CHECKPOINT_IO} {_ENVIRONMENTS} {_PRECISIONS} {_REGISTRIES} {_SAME_TYPES} {_RANK_ZERO} {_OF_MODELS}
-    ACCELERATOR_REGISTRY AttributeDict _register_classes
+    ACCELERATOR_REGISTRY AttributeDict _register_classes default_pg_timeout
     CombinedLoader LightningDeprecationWarning LightningEnum MisconfigurationException
     PossibleUserWarning
     ProcessGroup ReduceOp RequirementCache WarningCache _ModuleMode _PATH _add_prefix _convert_params _get_rank

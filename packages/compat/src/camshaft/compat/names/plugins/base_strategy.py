@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from camshaft.compat.names.plugins.accelerators import find_accelerator
 from camshaft.compat.names.plugins.checkpoint_io import CheckpointIO, TorchCheckpointIO
-from camshaft.compat.names.plugins.environments import RECOGNISED, ClusterEnvironment, set_variables
+from camshaft.compat.names.plugins.environments import RECOGNISED, ClusterEnvironment
 from camshaft.compat.names.plugins.overrides import (
     OF_STRATEGIES,
     STEPS,
@@ -61,6 +61,10 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     never_called: ClassVar[Sequence[str]] = _NEVER_CALLED
     of_trainer: ClassVar[Sequence[str]] = ("device", "precision")
 
+    strategy_name: Any = None
+    handles_gradient_accumulation: Any = False
+    lightning_restore_optimizer: Any = True
+    restore_checkpoint_after_setup: Any = False
     cluster_environment: ClusterEnvironment | None = None
     _lightning_module: Any = None
     _model: Any = None
@@ -96,8 +100,6 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         Raises:
             TypeError, ValueError: If an argument has no counterpart, or is out of range.
         """
-        if self.cluster_environment is not None:
-            set_variables(self.cluster_environment)
         given = {name: of_trainer[name] for name in self.of_trainer if of_trainer.get(name)}
         own = {name: value for name, value in self.native_arguments().items() if value is not None}
         super().__init__(**{**given, **own})
@@ -189,6 +191,18 @@ class Strategy(TorchStrategy, metaclass=StandIn):
             TorchStrategy.optimizers.__set__(self, optimizers)  # type: ignore[attr-defined]
         else:
             self._set_up = list(optimizers)
+
+    _optimizers = _lightning_optimizers = optimizers  # names there
+
+    def _configure_launcher(self) -> None:
+        """Do nothing: a strategy starts processes itself."""
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """Return a loader as it is."""
+        return dataloader
+
+    def post_training_step(self) -> None:
+        """Do nothing."""
 
     # set-up: what the native strategy calls, and under it what subclasses override
 
@@ -476,7 +490,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         """
         is_own = isinstance(checkpoint, ObjectsInPlace)  # and not from an override
         content = self.prepared(checkpoint) if is_own else dict(checkpoint)
-        if self._checkpoint_io is None and (is_own or not self.writes_whole):
+        if not self.writes_whole or (self._checkpoint_io is None and is_own):
             return super().save_checkpoint(ObjectsInPlace(content), str(filepath))
         pending: PendingSave | None = None
         if self.is_global_zero:
@@ -491,7 +505,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
         """Read a checkpoint with whole tensors on the CPU, by the plugin if there is one. Collective."""
-        if self._checkpoint_io is None:
+        if not self.writes_whole or self._checkpoint_io is None:
             return super().load_checkpoint(str(checkpoint_path), weights_only=weights_only)
         read = self._checkpoint_io.load_checkpoint
         return read(checkpoint_path, **({} if weights_only is None else accepted(read, weights_only=weights_only)))
@@ -539,6 +553,7 @@ class SingleDeviceStrategy(Strategy, _SingleDeviceStrategy):
 
     __stands_for__: ClassVar[type] = _SingleDeviceStrategy
     of_trainer: ClassVar[Sequence[str]] = ("precision",)
+    strategy_name: Any = "single_device"
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.hooks_core.messages import must_be
 
 _LOCAL_HOST = "127.0.0.1"
@@ -291,7 +292,8 @@ def set_variables(environment: ClusterEnvironment) -> None:
     Args:
         environment: The environment.
     """
-    if type(environment) in RECOGNISED or not environment.creates_processes_externally:
+    says_itself = any(is_overridden(environment, name) for name in ("world_size", "global_rank", "local_rank"))
+    if not says_itself or not environment.creates_processes_externally:
         return
     values = {
         "RANK": environment.global_rank(),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
+from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
 from camshaft.compat.names.plugins.strategies import ParallelStrategy
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -48,6 +49,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
     __stands_for__: ClassVar[type] = _ShardedStrategy
     never_called: ClassVar[Sequence[str]] = (*ParallelStrategy.never_called, "_setup_model", "model_to_device")
     writes_whole: ClassVar[bool] = False
+    strategy_name: Any = "fsdp"
 
     def __init__(
         self,
@@ -75,6 +77,16 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
         self._state_dict_type, self._mesh = state_dict_type, device_mesh
         self.kwargs: dict[str, Any] = {"auto_wrap_policy": auto_wrap_policy, **kwargs}
 
+    @property
+    def mixed_precision_config(self) -> Any:
+        """The `mixed_precision`."""
+        return self.mixed_precision
+
+    @classmethod
+    def get_registered_strategies(cls) -> list[str]:
+        """Return the names under which it is registered."""
+        return [name for name, entry in StrategyRegistry.items() if entry["strategy"] is cls]
+
     def native_arguments(self) -> dict[str, Any]:
         """Return the arguments of `ShardedStrategy`.
 
@@ -82,7 +94,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
             TypeError, ValueError: If an argument has no counterpart.
         """
         where, kwargs = type(self).__name__, {**self.kwargs}
-        if self._checkpoint_io is not None:
+        if self._checkpoint_io is not None and not is_overridden(self, "save_checkpoint"):
             rule, action = "left out, since all ranks write a checkpoint", "Override `save_checkpoint`."
             raise ValueError(must_be("checkpoint_io", rule, self._checkpoint_io, where, action))
         if self._state_dict_type == "full":

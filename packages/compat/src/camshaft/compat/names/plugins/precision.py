@@ -24,7 +24,7 @@ from camshaft.compat.names.plugins.overrides import (
     translate_overrides,
 )
 from camshaft.compat.names.stand_ins import StandIn
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.transfer import map_nested
 from camshaft.strategies.precision import AutocastPrecision, ScaledPrecision, TruePrecision, choose_precision
 from camshaft.strategies.precision import Precision as _Precision
@@ -62,7 +62,9 @@ class Precision(_Precision, metaclass=_Plugin):
 
     __stands_for__: ClassVar[type] = _Precision
     is_plugin: ClassVar[bool] = True
-    never_called: ClassVar[Sequence[str]] = ("convert_output", "_after_closure", "_clip_gradients")
+    never_called: ClassVar[Sequence[str]] = (
+        *("convert_output", "_after_closure", "_clip_gradients", "on_save_checkpoint", "on_load_checkpoint"),
+    )
 
     _own: _Precision = _Precision()
     strategy: Any = None
@@ -124,6 +126,10 @@ class Precision(_Precision, metaclass=_Plugin):
             return data
         is_float = lambda leaf: isinstance(leaf, Tensor) and leaf.is_floating_point()  # noqa: E731
         return map_nested(data, is_float, lambda leaf: leaf.to(dtype))
+
+    def convert_output(self, data: Any) -> Any:
+        """Return what a step returned as it is."""
+        return data
 
     def autocast_context_manager(self) -> Any:
         """Return the context of mixed precision."""
@@ -286,6 +292,16 @@ class Precision(_Precision, metaclass=_Plugin):
         """Unscale an optimizer's gradients, unless that is done."""
         self._own.unscale(optimizer)
 
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        """Unscale an optimizer's gradients, unless that is done."""
+        self.unscale(optimizer)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Do nothing: `state_dict` is saved."""
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Do nothing: `load_state_dict` gets the state."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state, such as the loss scale."""
         return self._own.state_dict()
@@ -320,11 +336,11 @@ class MixedPrecision(Precision):
         Args:
             precision: "16-mixed" or "bf16-mixed"; 16 or "bf16".
             device: The type of the device; None is CUDA, if it is available.
-            scaler: A scaler of torch's, whose settings are taken.
+            scaler: A scaler of torch's, whose settings are taken; one that is switched off scales nothing.
             use_cpu: Whether the device is the CPU, as up to 1.9.
 
         Raises:
-            ValueError: If it is no mixed precision, or the scaler is switched off, a subclass, or given for bfloat16.
+            ValueError: If it is no mixed precision, or a scaler is given for bfloat16.
         """
         where = "MixedPrecision"
         device_type = "cpu" if use_cpu else device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -337,17 +353,24 @@ class MixedPrecision(Precision):
             return chosen
         if not isinstance(chosen, ScaledPrecision):
             raise ValueError(must_be("scaler", "left out for 'bf16-mixed'", scaler, where, "Leave it out."))
-        is_plain = type(scaler).__name__ == "GradScaler" and isinstance(scaler, GradScaler) and scaler.is_enabled()
-        if not is_plain:
-            action = "Pass settings of torch's scaler: `ScaledPrecision(device_type, init_scale=...)`."
-            raise ValueError(must_be("scaler", "a torch.amp.GradScaler that is enabled", scaler, where, action))
-        return ScaledPrecision(
-            device_type,
-            init_scale=scaler.get_scale(),
-            growth_factor=scaler.get_growth_factor(),
-            backoff_factor=scaler.get_backoff_factor(),
-            growth_interval=scaler.get_growth_interval(),
-        )
+        return _scaled_by(scaler, device_type)
+
+
+def _scaled_by(scaler: GradScaler, device_type: str) -> _Precision:
+    """Return the precision that scales as a scaler is set, or does not scale if it is switched off."""
+    if not scaler.is_enabled():
+        unscaled = AutocastPrecision(device_type, torch.float16)
+        unscaled.name = "16-mixed"
+        return unscaled
+    if type(scaler).__name__ not in ("GradScaler", "ShardedGradScaler"):
+        warn_user(f"Settings of {type(scaler).__qualname__} are taken, and its methods are not called.")
+    return ScaledPrecision(
+        device_type,
+        init_scale=scaler.get_scale(),
+        growth_factor=scaler.get_growth_factor(),
+        backoff_factor=scaler.get_backoff_factor(),
+        growth_interval=scaler.get_growth_interval(),
+    )
 
 
 class HalfPrecision(Precision):
@@ -387,15 +410,15 @@ class FSDPPrecision(Precision):
 
     @staticmethod
     def make(precision: str = "32-true", scaler: Any = None) -> _Precision:
-        """Return it.
+        """Return it, with the settings of a scaler for "16-mixed".
 
         Raises:
-            ValueError: If it is unknown, or a scaler is given.
+            ValueError: If it is unknown.
         """
-        if scaler is not None:
-            action = "Leave it out: sharded gradients are scaled by ours."
-            raise ValueError(must_be("scaler", "left out", scaler, "FSDPPrecision", action))
-        return choose_precision(precision, "cuda" if torch.cuda.is_available() else "cpu")
+        device_type = "cuda" if torch.cuda.is_available() else "cpu"
+        chosen = choose_precision(precision, device_type)
+        is_scaled = scaler is not None and isinstance(chosen, ScaledPrecision)
+        return _scaled_by(scaler, device_type) if is_scaled else chosen
 
 
 def view_of(precision: _Precision, strategy: Any) -> Precision:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -59,6 +60,8 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
         kind = self._accelerator
         if isinstance(kind, Accelerator) and kind.name() not in _KINDS and not self._parallel_devices:
             self._parallel_devices = _devices_of(kind, of_trainer)
+        if self.cluster_environment is not None:
+            set_variables(self.cluster_environment)
         super().attach(of_trainer)
 
     def complete(self) -> None:
@@ -111,6 +114,19 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
         """The backend that was asked for."""
         return self._process_group_backend
 
+    def _get_process_group_backend(self) -> str:
+        """Return the backend of the processes."""
+        return self._process_group_backend or ("nccl" if self.root_device.type == "cuda" else "gloo")
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Accumulate gradients inside without communication."""
+        self.set_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.set_gradient_sync(True)
+
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """The share of the data that this process takes: `num_replicas` and `rank`."""
@@ -154,6 +170,8 @@ class DDPStrategy(ParallelStrategy, _DDPStrategy):  # type: ignore[misc]
 
     __stands_for__: ClassVar[type] = _DDPStrategy
     of_trainer: ClassVar[Sequence[str]] = (*ParallelStrategy.of_trainer, "sync_batchnorm")
+    strategy_name: Any = "ddp"
+    is_distributed: Any = True
 
     def __init__(
         self,
@@ -247,8 +265,6 @@ def attach_strategy(arguments: dict[str, Any], *, cluster_environment: Any = Non
     strategy, accelerator = arguments.get("strategy") or "auto", arguments.get("accelerator")
     if isinstance(accelerator, Accelerator):
         arguments["accelerator"] = accelerator.name() if accelerator.name() in _KINDS else "auto"
-    if cluster_environment is not None:
-        set_variables(cluster_environment)
     if isinstance(strategy, str):
         name = strategy.lower()
         if name == "auto":
