@@ -42,14 +42,14 @@ CLASSES = """
 
 _NO_FABRIC = "there is no mode without a trainer"
 _LOOPS = "set or called by Lightning's loops and private parts alone"
-_REFUSED = "an override is never called, and refused at set-up with what to use"
+_UNCALLED = "an override is never called, which a warning says with what to use"
 
 _DATA = dict.fromkeys(
     ("prepare_data_per_node", "allow_zero_length_dataloader_with_multiple_devices"),
     "read where a module or data module sets it",
 )
 _MODULE = {"fabric": _NO_FABRIC, "to_tensorrt": "an export to a library that is not supported", **_DATA}
-_OF_AVERAGING = "pl_module_contains_batch_norm reset_batch_norm_and_save_state reset_momenta swa_end transfer_weights"
+_OF_AVERAGING = "pl_module_contains_batch_norm reset_batch_norm_and_save_state reset_momenta transfer_weights"
 
 ABSENT = {
     "LightningModule": _MODULE,
@@ -57,9 +57,7 @@ ABSENT = {
     "DemoModel": _MODULE,
     "LightningDataModule": _DATA,
     "BoringDataModule": _DATA,
-    "ModelSummary": {"summarize": _REFUSED},
-    "RichModelSummary": {"summarize": _REFUSED},
-    "StochasticWeightAveraging": dict.fromkeys(["momenta", "update_parameters", *_OF_AVERAGING.split()], _REFUSED),
+    "StochasticWeightAveraging": dict.fromkeys(["momenta", "update_parameters", *_OF_AVERAGING.split()], _UNCALLED),
     "ThroughputMonitor": {"kwargs": "its parts are attributes"},
     "PyTorchProfiler": dict.fromkeys(("AVAILABLE_SORT_KEYS", "STEP_FUNCTIONS"), "torch checks the names"),
     "CUDAAccelerator": {"set_nvidia_flags": _LOOPS},

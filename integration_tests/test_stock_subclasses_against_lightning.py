@@ -482,6 +482,24 @@ def test_fields_of_lightnings_classes_have_its_values_and_can_be_set(name: str, 
         assert getattr(ours, field) == getattr(theirs, field), field
 
 
+def test_a_subclass_of_swa_knows_when_it_averages(tmp_path: Path) -> None:
+    def train(framework: Framework, folder: Path) -> Any:
+        seen: list[Any] = []
+
+        class Noting(lightning_callbacks.StochasticWeightAveraging if framework is LIGHTNING else ours):  # type: ignore[misc]
+            def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+                starts = not self._initialized and self.swa_start <= trainer.current_epoch <= self.swa_end
+                seen.append((starts, self._swa_epoch_start, self.swa_end))
+                super().on_train_epoch_start(trainer, pl_module)
+
+        fit(framework, folder, [Noting(1e-2, 0.5)], max_epochs=5)
+        return seen
+
+    ours = load(COUNTERPARTS["StochasticWeightAveraging"])
+    found = both(tmp_path, train)
+    assert found[1] == found[0] and [starts for starts, *_ in found[1]] == [False, True, False, False, False]
+
+
 def test_a_subclass_of_base_finetuning_keeps_its_state_in_its_own_way(tmp_path: Path) -> None:
     class Unfreezes(load(COUNTERPARTS["BaseFinetuning"])):  # type: ignore[misc]
         def freeze_before_training(self, pl_module: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -153,6 +154,8 @@ class StochasticWeightAveraging(_StochasticWeightAveraging, metaclass=StandIn):
 
     __stands_for__: ClassVar[type] = _StochasticWeightAveraging
     includes_last_epoch: ClassVar[bool] = False
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {"swa_end": ""}
+    _max_epochs: int = -1
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
         where, names = "StochasticWeightAveraging", ["swa_lrs", "swa_epoch_start"]
@@ -164,6 +167,20 @@ class StochasticWeightAveraging(_StochasticWeightAveraging, metaclass=StandIn):
             note(where, f"the first argument {first!r}", "`swa_lrs`, as since 1.7")
         given = dict(**dict(zip(names, args, strict=False)), **arguments)
         super().__init__(given.pop("swa_lrs", None), given.pop("swa_epoch_start", 0.8), *args[2:], **given)
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Compute the first epoch and the last."""
+        super().setup(trainer, module, stage)
+        self._max_epochs = -1 if trainer.max_epochs is None else trainer.max_epochs
+
+    @property
+    def swa_end(self) -> float:
+        """Zero-based index of the last of these epochs, infinite without a limit; known when fit has begun."""
+        return math.inf if self._max_epochs == -1 else self._max_epochs - 1
+
+    @property
+    def _initialized(self) -> bool:
+        return self.average_model is not None
 
     @property
     def _swa_epoch_start(self) -> int | float:
