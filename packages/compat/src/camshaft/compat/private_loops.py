@@ -112,9 +112,9 @@ class FitLoop(_LoopNames, loops.FitLoop):
     @property
     def _batches_that_stepped(self) -> int:
         """Number of updates as loggers count them: that of the batch counts when the batch is over."""
-        run, fit = self.trainer.current_run, self._fit
-        is_inside = fit is not None and fit.epoch is not None and run.batch_idx is not None
-        step: int = fit.epoch.step_before if is_inside else self.progress.global_step
+        epoch = None if self._fit is None else self._fit.epoch
+        is_inside = epoch is not None and self.trainer.current_run.batch_idx is not None
+        step = epoch.step_before if epoch is not None and is_inside else self.progress.global_step
         return step + self.progress.logged_steps_ahead
 
     @_batches_that_stepped.setter
@@ -149,6 +149,7 @@ class EvaluationLoop(_LoopNames, loops.EvaluationLoop):
         settings: Further arguments of that.
     """
 
+    verbose: bool
     _left_out: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -337,12 +337,14 @@ class LoggerConnector:
         if loop is None:
             return True
         of_fit = loop is trainer.fit_loop
-        step = loop._batches_that_stepped + 1 if of_fit else loop.progress.ready
-        return step % trainer.log_every_n_steps == 0 or trainer.should_stop
+        step: int = loop._batches_that_stepped + 1 if of_fit else loop.progress.ready
+        return step % trainer.log_every_n_steps == 0 or bool(trainer.should_stop)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Send values to the loggers."""
-        values = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in metrics.items()}
+        values: dict[str, Any] = {
+            name: value.item() if isinstance(value, torch.Tensor) else value for name, value in metrics.items()
+        }
         if step is None:
             step = values.pop("step", None)
         if step is None and values:
