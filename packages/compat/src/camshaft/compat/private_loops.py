@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -71,12 +71,6 @@ class FitLoop(_LoopNames, loops.FitLoop):
             advice = "Training loops are not to be replaced. Write a callback, or a loop with `camshaft.loops`."
             raise MissingNameError(f"lightning.pytorch.loops.{type(self).__name__}", advice)
         super().__init__(*args, **kwargs)
-
-    def run(self, run: Run) -> None:
-        """Train; see `camshaft.loops.FitLoop.run`. What hooks changed in Lightning's entry of the checkpoint counts."""
-        if run.checkpoint is not None and ADAPTER_KEY not in run.checkpoint:
-            follow_changes(run.checkpoint, self.accumulate_grad_batches)
-        super().run(run)
 
     @property
     def _combined_loader(self) -> CombinedLoader | None:
@@ -326,14 +320,28 @@ def _completed(epochs: Mapping[str, int]) -> int:
     return int(epochs["processed"])
 
 
-def follow_changes(checkpoint: dict[str, Any], accumulate: int) -> None:
+def follow_hooks(run: Run) -> None:
+    """Let a fit follow what is changed in a checkpoint's entry of Lightning's loops; an adapter of a run."""
+
+    def follow(on_load_checkpoint: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+        def call(checkpoint: dict[str, Any]) -> None:
+            on_load_checkpoint(checkpoint)
+            if ADAPTER_KEY not in checkpoint:
+                follow_changes(checkpoint)
+
+        return call
+
+    if run.verb == "fit":
+        run.hooks.wrap("on_load_checkpoint", follow)
+
+
+def follow_changes(checkpoint: dict[str, Any]) -> None:
     """Let a checkpoint of ours say what was changed in its entry of Lightning's loops since it was made.
 
     That are the number of epochs, of updates, and of updates as loggers count them, and whether the epoch begins anew.
 
     Args:
         checkpoint: The checkpoint, whose own entry is changed.
-        accumulate: Batches whose gradients make one update.
     """
     fit = checkpoint.get("loops", {}).get("fit_loop")
     if not isinstance(fit, Mapping):

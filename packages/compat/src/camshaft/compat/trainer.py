@@ -38,7 +38,7 @@ from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
-from camshaft.compat.private_loops import LOOPS, loops_of_lightning
+from camshaft.compat.private_loops import LOOPS, follow_hooks, loops_of_lightning
 from camshaft.compat.private_parts import (
     CallbackConnector,
     CheckpointConnector,
@@ -243,6 +243,7 @@ class Trainer(ArgparseArguments, _Trainer):
             rule, action = "passed to the verb, too", f"Write trainer.{run.verb}(model, datamodule=trainer.datamodule)."
             raise ValueError(must_be("datamodule", rule, assigned, f"Trainer.{run.verb}", action))
         run.draws_as_lightning = True
+        run.adapters.append(follow_hooks)
         limits = self.fit_loop.limits
         if run.verb == "fit" and limits.min_epochs is None:  # there `min_steps` alone asks for an epoch, too
             self.fit_loop.min_epochs = int(limits.min_steps is not None and limits.epoch_limit > 0)
