@@ -12,6 +12,7 @@ import torch
 import camshaft.loops as loops
 from camshaft.compat.names.stand_ins import MissingNameError
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
+from camshaft.compat.private_parts import OwnFirst
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Counters, FitProgress, Run
 from camshaft.loops.fit.resume import ADAPTER_KEY
@@ -48,15 +49,21 @@ class _LoopNames:
     trainer: Any
     _data_source: Any
 
-    @property
-    def restarting(self) -> bool:
-        """True if the verb began with a checkpoint."""
-        run = self.trainer.current_run
-        return run is not None and run.checkpoint is not None
+    restarting = OwnFirst(
+        lambda loop: _goes_on_inside(loop.trainer), "True in an epoch that a checkpoint goes on with."
+    )
 
     @property
     def _results(self) -> Any:
         return self.trainer._results
+
+
+def _goes_on_inside(trainer: Any) -> bool:
+    run, progress = trainer.current_run, FitProgress()
+    if run is None or run.verb != "fit" or run.checkpoint is None:
+        return False
+    progress.load_state_dict(run.checkpoint["loops"]["fit"])
+    return progress.is_inside_epoch and progress.current_epoch == trainer.fit_loop.progress.current_epoch
 
 
 class FitLoop(_LoopNames, loops.FitLoop):

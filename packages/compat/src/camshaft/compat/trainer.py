@@ -519,6 +519,10 @@ class Trainer(ArgparseArguments, _Trainer):
         return load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
 
     @property
+    def _detect_anomaly(self) -> bool:
+        return any(getattr(one, "detect_anomaly", False) for one in self.callbacks)
+
+    @property
     def _results(self) -> ResultsView:
         return ResultsView(self)
 
