@@ -268,6 +268,7 @@ def loops_of_lightning(loop: loops.FitLoop) -> dict[str, Any]:
         loop: The loop that trains.
     """
     progress, acc = loop.progress, loop.accumulate_grad_batches
+    ahead = getattr(progress, "logged_steps_ahead", 0)  # camshaft-loops 0.1 has none
     epochs, batches = attrs.evolve(progress.epochs), attrs.evolve(progress.batches)
     earlier, is_last = attrs.evolve(progress.earlier_batches), loop.is_last_batch
     if loop.current_epoch < progress.current_epoch:  # it has ended, and its checkpoints are written
@@ -277,13 +278,13 @@ def loops_of_lightning(loop: loops.FitLoop) -> dict[str, Any]:
         earlier = Counters(*[count - num for count in earlier.state_dict().values()])
     in_epoch = -(-batches.processed // acc) if is_last else batches.processed // acc
     automatic, by_hand = (
-        _pair(view.completed, in_epoch if view.completed else 0)
+        _pair(view.total.completed, in_epoch if view.total.completed else 0)
         for view in (loop.automatic_optimization, loop.manual_optimization)
     )
     return {
         "fit_loop": {
             "state_dict": {},
-            "epoch_loop.state_dict": {"_batches_that_stepped": progress.global_step + progress.logged_steps_ahead},
+            "epoch_loop.state_dict": {"_batches_that_stepped": progress.global_step + ahead},
             "epoch_loop.batch_progress": {**_progress(batches, earlier), "is_last_batch": is_last},
             "epoch_loop.scheduler_progress": _pair(0, 0),
             "epoch_loop.automatic_optimization.state_dict": {},
