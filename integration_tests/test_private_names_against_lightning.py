@@ -53,7 +53,7 @@ READ = {
         trainer._data_connector._datahook_selector.datamodule,
         trainer._data_connector._datahook_selector.get_instance("on_after_batch_transfer") is module,
     ),
-    "the device of the module": lambda trainer, module: (module._device, module._dtype),
+    "the device of the module": lambda trainer, module: (module._device, module._dtype, module._current_fx_name),
     "loaders": lambda trainer, module: [
         [len(loop._combined_loader.flattened), loop._combined_loader.iterables is not None, loop._data_source.name]
         for loop in (trainer.fit_loop, trainer.fit_loop.epoch_loop.val_loop)
@@ -338,6 +338,27 @@ def test_an_evaluation_loop_of_ones_own_prints_in_its_own_way(capsys: pytest.Cap
     own = observed(compat)
     assert own == observed(lightning)
     assert own[1] == ["own test [{'x': 1.0}]"]
+
+
+@pytest.mark.parametrize("num_steps", [3, 7])
+def test_a_loop_knows_whether_it_goes_on_inside_an_epoch(tmp_path: Path, num_steps: int) -> None:
+    def observed(framework: Any) -> Any:
+        class Module(BASES[framework]):  # type: ignore[misc]
+            def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+                seen.append((self.current_epoch, batch_idx, self.trainer.fit_loop.restarting))
+
+            def on_train_batch_end(self, *_: Any) -> None:
+                if path is None and self.global_step == num_steps:
+                    self.trainer.save_checkpoint(saved)
+
+        seen: list[Any] = []
+        path, saved = None, tmp_path / f"{framework.__name__}.ckpt"
+        trainer_of(framework).fit(Module())
+        path, seen = saved, []
+        trainer_of(framework, max_epochs=3).fit(Module(), ckpt_path=path)
+        return {epoch: restarting for epoch, _, restarting in seen}
+
+    assert observed(compat) == observed(lightning)
 
 
 @pytest.mark.parametrize("inside", [True, False])

@@ -204,6 +204,7 @@ def test_a_subclass_may_set_what_it_likes_before_the_constructor_which_decides(t
     assert trainer.callbacks
 
 
+@pytest.mark.new_feature("loops")
 @pytest.mark.parametrize("how", ["append", "assign", "remove"])
 def test_callbacks_may_be_changed_in_setup(how: str, tmp_path: Path) -> None:
     class Adding(Regression):
@@ -225,6 +226,7 @@ def test_callbacks_may_be_changed_in_setup(how: str, tmp_path: Path) -> None:
     assert (given in trainer.callbacks, added in trainer.callbacks) == (how != "remove", how != "remove")
 
 
+@pytest.mark.new_feature("loops")
 @pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start", "on_train_epoch_end"])
 def test_callbacks_that_are_added_too_late_are_refused(hook: str, tmp_path: Path) -> None:
     adding = LambdaCallback(**{hook: lambda trainer, _: trainer.callbacks.append(LambdaCallback())})

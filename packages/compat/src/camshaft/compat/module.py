@@ -133,6 +133,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
     datamodule: Any = FromTrainer("datamodule", None)
     experiment: Any = FromTrainer("experiment", None)
     _device: Any = OwnFirst(attrgetter("device"), "`device`.")
+    _current_fx_name: Any = OwnFirst(lambda module: getattr(module._metric_log, "hook", None), "The hook that runs.")
     _dtype: Any = OwnFirst(attrgetter("dtype"), "`dtype`.")
 
     def get_progress_bar_dict(self) -> dict[str, Any]:

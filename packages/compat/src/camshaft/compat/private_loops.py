@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import torch
 import camshaft.loops as loops
 from camshaft.compat.names.stand_ins import MissingNameError
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
+from camshaft.compat.private_parts import OwnFirst
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Counters, FitProgress, Run
 from camshaft.loops.fit.resume import ADAPTER_KEY
@@ -48,15 +49,21 @@ class _LoopNames:
     trainer: Any
     _data_source: Any
 
-    @property
-    def restarting(self) -> bool:
-        """True if the verb began with a checkpoint."""
-        run = self.trainer.current_run
-        return run is not None and run.checkpoint is not None
+    restarting = OwnFirst(
+        lambda loop: _goes_on_inside(loop.trainer), "True in an epoch that a checkpoint goes on with."
+    )
 
     @property
     def _results(self) -> Any:
         return self.trainer._results
+
+
+def _goes_on_inside(trainer: Any) -> bool:
+    run, progress = trainer.current_run, FitProgress()
+    if run is None or run.verb != "fit" or run.checkpoint is None:
+        return False
+    progress.load_state_dict(run.checkpoint["loops"]["fit"])
+    return progress.is_inside_epoch and progress.current_epoch == trainer.fit_loop.progress.current_epoch
 
 
 class FitLoop(_LoopNames, loops.FitLoop):
@@ -71,12 +78,6 @@ class FitLoop(_LoopNames, loops.FitLoop):
             advice = "Training loops are not to be replaced. Write a callback, or a loop with `camshaft.loops`."
             raise MissingNameError(f"lightning.pytorch.loops.{type(self).__name__}", advice)
         super().__init__(*args, **kwargs)
-
-    def run(self, run: Run) -> None:
-        """Train; see `camshaft.loops.FitLoop.run`. What hooks changed in Lightning's entry of the checkpoint counts."""
-        if run.checkpoint is not None and ADAPTER_KEY not in run.checkpoint:
-            follow_changes(run.checkpoint, self.accumulate_grad_batches)
-        super().run(run)
 
     @property
     def _combined_loader(self) -> CombinedLoader | None:
@@ -112,9 +113,9 @@ class FitLoop(_LoopNames, loops.FitLoop):
     @property
     def _batches_that_stepped(self) -> int:
         """Number of updates as loggers count them: that of the batch counts when the batch is over."""
-        run, fit = self.trainer.current_run, self._fit
-        is_inside = fit is not None and fit.epoch is not None and run.batch_idx is not None
-        step: int = fit.epoch.step_before if is_inside else self.progress.global_step
+        epoch = None if self._fit is None else self._fit.epoch
+        is_inside = epoch is not None and self.trainer.current_run.batch_idx is not None
+        step = epoch.step_before if epoch is not None and is_inside else self.progress.global_step
         return step + self.progress.logged_steps_ahead
 
     @_batches_that_stepped.setter
@@ -149,6 +150,7 @@ class EvaluationLoop(_LoopNames, loops.EvaluationLoop):
         settings: Further arguments of that.
     """
 
+    verbose: bool
     _left_out: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -266,6 +268,7 @@ def loops_of_lightning(loop: loops.FitLoop) -> dict[str, Any]:
         loop: The loop that trains.
     """
     progress, acc = loop.progress, loop.accumulate_grad_batches
+    ahead = getattr(progress, "logged_steps_ahead", 0)  # camshaft-loops 0.1 has none
     epochs, batches = attrs.evolve(progress.epochs), attrs.evolve(progress.batches)
     earlier, is_last = attrs.evolve(progress.earlier_batches), loop.is_last_batch
     if loop.current_epoch < progress.current_epoch:  # it has ended, and its checkpoints are written
@@ -275,13 +278,13 @@ def loops_of_lightning(loop: loops.FitLoop) -> dict[str, Any]:
         earlier = Counters(*[count - num for count in earlier.state_dict().values()])
     in_epoch = -(-batches.processed // acc) if is_last else batches.processed // acc
     automatic, by_hand = (
-        _pair(view.completed, in_epoch if view.completed else 0)
+        _pair(view.total.completed, in_epoch if view.total.completed else 0)
         for view in (loop.automatic_optimization, loop.manual_optimization)
     )
     return {
         "fit_loop": {
             "state_dict": {},
-            "epoch_loop.state_dict": {"_batches_that_stepped": progress.global_step + progress.logged_steps_ahead},
+            "epoch_loop.state_dict": {"_batches_that_stepped": progress.global_step + ahead},
             "epoch_loop.batch_progress": {**_progress(batches, earlier), "is_last_batch": is_last},
             "epoch_loop.scheduler_progress": _pair(0, 0),
             "epoch_loop.automatic_optimization.state_dict": {},
@@ -325,14 +328,28 @@ def _completed(epochs: Mapping[str, int]) -> int:
     return int(epochs["processed"])
 
 
-def follow_changes(checkpoint: dict[str, Any], accumulate: int) -> None:
+def follow_hooks(run: Run) -> None:
+    """Let a fit follow what is changed in a checkpoint's entry of Lightning's loops; an adapter of a run."""
+
+    def follow(on_load_checkpoint: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+        def call(checkpoint: dict[str, Any]) -> None:
+            on_load_checkpoint(checkpoint)
+            if ADAPTER_KEY not in checkpoint:
+                follow_changes(checkpoint)
+
+        return call
+
+    if run.verb == "fit":
+        run.hooks.wrap("on_load_checkpoint", follow)
+
+
+def follow_changes(checkpoint: dict[str, Any]) -> None:
     """Let a checkpoint of ours say what was changed in its entry of Lightning's loops since it was made.
 
     That are the number of epochs, of updates, and of updates as loggers count them, and whether the epoch begins anew.
 
     Args:
         checkpoint: The checkpoint, whose own entry is changed.
-        accumulate: Batches whose gradients make one update.
     """
     fit = checkpoint.get("loops", {}).get("fit_loop")
     if not isinstance(fit, Mapping):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +11,6 @@ import torch
 import camshaft.callbacks as stock
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import entries_of, is_folder, join
 from camshaft.loops.fit.resume import restore_callbacks, restore_data_module, restore_module, restore_training
 from camshaft.strategies import ParallelStrategy
 from camshaft.trainer.checkpoints import checkpoint_of, read_requested
@@ -194,7 +191,7 @@ class CheckpointConnector:
     def resume_from_checkpoint_fit_path(self, path: Any) -> None:
         self.trainer._earlier = attrs.evolve(self.trainer._earlier, ckpt_path=path)
 
-    resume_checkpoint_path = resume_start_path = resume_from_checkpoint_fit_path
+    resume_checkpoint_path = resume_from_checkpoint_fit_path
 
     def dump_checkpoint(self, weights_only: bool = False) -> dict[str, Any]:
         """Return a checkpoint of now. Collective."""
@@ -268,14 +265,6 @@ class CheckpointConnector:
         if self._loaded_checkpoint:
             restore_training(self.trainer.current_run, self._loaded_checkpoint, self.trainer.fit_loop.optimization)
 
-    @staticmethod
-    def hpc_save_path(folderpath: Any) -> str:
-        """Return the path of the next checkpoint of a job that is about to end."""
-        folder = os.fspath(folderpath)
-        names = entries_of(folder) if is_folder(folder) else []
-        versions = [int(found[1]) for name in names if (found := re.match(r"hpc_ckpt_(\d+)", name))]
-        return join(folder, f"hpc_ckpt_{max(versions, default=0) + 1}.ckpt")
-
 
 class DataConnector:
     """Data of a trainer; `trainer._data_connector`.
@@ -337,12 +326,14 @@ class LoggerConnector:
         if loop is None:
             return True
         of_fit = loop is trainer.fit_loop
-        step = loop._batches_that_stepped + 1 if of_fit else loop.progress.ready
-        return step % trainer.log_every_n_steps == 0 or trainer.should_stop
+        step: int = loop._batches_that_stepped + 1 if of_fit else loop.progress.ready
+        return step % trainer.log_every_n_steps == 0 or bool(trainer.should_stop)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Send values to the loggers."""
-        values = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in metrics.items()}
+        values: dict[str, Any] = {
+            name: value.item() if isinstance(value, torch.Tensor) else value for name, value in metrics.items()
+        }
         if step is None:
             step = values.pop("step", None)
         if step is None and values:

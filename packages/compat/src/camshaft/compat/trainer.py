@@ -41,7 +41,7 @@ from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.plugins.registries import needs_attaching
 from camshaft.compat.names.stand_ins import check_not_missing
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
-from camshaft.compat.private_loops import LOOPS, loops_of_lightning
+from camshaft.compat.private_loops import LOOPS, follow_hooks, loops_of_lightning
 from camshaft.compat.private_parts import (
     CallbackConnector,
     CheckpointConnector,
@@ -267,6 +267,7 @@ class Trainer(ArgparseArguments, _Trainer):
             rule, action = "passed to the verb, too", f"Write trainer.{run.verb}(model, datamodule=trainer.datamodule)."
             raise ValueError(must_be("datamodule", rule, assigned, f"Trainer.{run.verb}", action))
         run.draws_as_lightning = True
+        run.adapters.append(follow_hooks)
         limits = self.fit_loop.limits
         if run.verb == "fit" and limits.min_epochs is None:  # there `min_steps` alone asks for an epoch, too
             self.fit_loop.min_epochs = int(limits.min_steps is not None and limits.epoch_limit > 0)
@@ -552,6 +553,10 @@ class Trainer(ArgparseArguments, _Trainer):
         """The kind of device, an `Accelerator`."""
         own = getattr(self.strategy, "accelerator", None)
         return own or load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
+
+    @property
+    def _detect_anomaly(self) -> bool:
+        return any(getattr(one, "detect_anomaly", False) for one in self.callbacks)
 
     @property
     def _results(self) -> ResultsView:

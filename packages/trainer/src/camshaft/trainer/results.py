@@ -64,7 +64,7 @@ class _PathWrapper(TextWrapper):
 
     def _split(self, text: str) -> list[str]:
         room = self.width - len(self.subsequent_indent)
-        chunks = super()._split(text)  # type: ignore[misc]
+        chunks = super()._split(text)
         parts = (re.findall(r"[^/\\]*[/\\]+|[^/\\]+", one) if len(one) > room else [one] for one in chunks)
         return [part for of_chunk in parts for part in of_chunk]
 

@@ -369,7 +369,7 @@ class Trainer:
                 action = "Make another trainer."
                 raise AttributeError(must_be(name, rule, value, type(self).__qualname__, action), name=name, obj=self)
             if name == "callbacks" and self.is_running:
-                if self.current_run is not None and self.current_run.takes_callbacks:
+                if getattr(self.current_run, "takes_callbacks", False):
                     self.callbacks[:] = value  # the list that the run has as well
                     return
                 action = "Set them before, or let `configure_callbacks` of the module return them."

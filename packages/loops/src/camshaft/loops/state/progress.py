@@ -189,7 +189,7 @@ class FitProgress:
         """Restore the counters."""
         self.global_step = int(state["global_step"])
         self.elapsed_seconds = float(state["elapsed_seconds"])
-        self.logged_steps_ahead = int(state.get("logged_steps_ahead", 0))  # checkpoints of 0.4 have none
+        self.logged_steps_ahead = int(state.get("logged_steps_ahead", 0))  # earlier checkpoints have none
         for counters in ("epochs", "batches", "earlier_batches"):
             getattr(self, counters).load_state_dict(state[counters])
 

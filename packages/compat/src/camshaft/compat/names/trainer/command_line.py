@@ -80,7 +80,7 @@ class LightningCLI(TrainerCLI):
     def setup_parser(self, *args: Any, **kwargs: Any) -> None:
         """Make the parser; see `TrainerCLI.setup_parser`."""
         super().setup_parser(*args, **kwargs)
-        self.parser.instantiators = self._instantiators
+        vars(self.parser)["instantiators"] = lambda: self._instantiators()
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
