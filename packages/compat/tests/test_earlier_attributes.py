@@ -20,7 +20,7 @@ from camshaft.compat import DataModule, Trainer, TrainingModule
 from camshaft.compat.data_module import EarlierDataHooks
 from camshaft.compat.module import EarlierHooks
 from camshaft.compat.trainer import ABSENT_ATTRIBUTES
-from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, ModelHooks, Receiver, is_overridden
+from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, HookFaultWarning, ModelHooks, Receiver, is_overridden
 from camshaft.hooks_core.dispatch.binding import candidates
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
@@ -229,6 +229,8 @@ class TestTrainer:
 
     def test_a_module_may_choose_what_the_progress_bar_shows(self, tmp_path: Path) -> None:
         class Choosing(Regression):
+            hook_era = "1.4"
+
             def get_progress_bar_dict(self) -> dict[str, Any]:
                 shown = super().get_progress_bar_dict()
                 shown.pop("train_loss")
@@ -239,6 +241,17 @@ class TestTrainer:
         assert trainer.progress_bar_metrics.keys() == {"val_loss", "mine"}
         assert Choosing().get_tqdm_dict.__self__ is not None
         assert Regression().get_progress_bar_dict() == {}
+
+    @pytest.mark.new_feature("hooks-core")
+    def test_a_module_of_today_has_no_choice(self, tmp_path: Path) -> None:
+        class Choosing(Regression):
+            def get_progress_bar_dict(self) -> dict[str, Any]:
+                return {}
+
+        trainer = quiet_trainer(tmp_path)
+        with pytest.warns(HookFaultWarning, match="get_progress_bar_dict: .* it is dead"):
+            trainer.fit(Choosing(), loader(1), loader(1))
+        assert trainer.progress_bar_metrics.keys() == {"train_loss", "val_loss"}
 
 
 class TestModule:

@@ -366,6 +366,8 @@ OF_2 = {"lr_scheduler_step": "scheduler, metric"}
     [
         ({"on_epoch_start": "", **STEP}, None),
         ({"on_batch_end": "", "on_pretrain_routine_end": "", "on_train_dataloader": "", **STEP}, None),
+        ({"get_progress_bar_dict": "", **STEP}, None),
+        ({"tng_dataloader": "", **STEP}, "0.5"),
         ({"on_epoch_start": "", "training_step": "batch, batch_idx, optimizer_idx"}, "1.x"),
         ({"on_epoch_start": "", "training_step": "batch, batch_nb"}, "0.5"),
         ({"on_epoch_start": "", "validation_epoch_end": "outputs", **STEP}, "1.x"),

@@ -655,7 +655,8 @@ class Trainer(ArgparseArguments, _Trainer):
     @property
     def progress_bar_metrics(self) -> Mapping[str, float | int | str]:
         """The metrics of a progress bar, by `get_progress_bar_dict` or `get_tqdm_dict` of the module."""
-        for name in ("get_progress_bar_dict", "get_tqdm_dict"):
+        is_earlier = behaviour_in(self.current_run).era in EARLIER_ERAS
+        for name in ("get_progress_bar_dict", "get_tqdm_dict") if is_earlier else ():
             if self.model is not None and is_overridden(self.model, name):
                 shown: Mapping[str, float | int | str] = getattr(self.model, name)()
                 return shown

@@ -345,14 +345,16 @@ def _likeliest(
 def _is_for_lightning_2(receiver: object, evidence: Sequence[_Method], methods: Sequence[_Method], logs: bool) -> bool:
     """Return whether Lightning 2 would run a class with what is old in it left out, and is meant to.
 
-    Events alone are left-overs. With what computes something (`training_step_end`, returned logs) or has arguments by
-    names of 0.x, the class has to have something that no earlier release would have called.
+    Events and what is only shown are left-overs. With what computes something (`training_step_end`, returned logs) or
+    has arguments by names of 0.x, the class has to have something that no earlier release would have called.
     """
     if _takes_optimizer_idx(receiver):
         return False
     if any(method.spec.is_current or method.spec.name in _REFUSED_BY_2 for method in evidence):
         return False
-    if logs or any(method.spec.kind != "event" for method in evidence) or any(one.has_names_of_0_x for one in methods):
+    specs = [method.spec for method in evidence]
+    computes = any(spec.kind == "override" or (spec.kind, spec.stage) == ("provide", "data") for spec in specs)
+    if logs or computes or any(method.has_names_of_0_x for method in methods):
         return any(method.is_of_2_alone for method in methods)
     return True
 

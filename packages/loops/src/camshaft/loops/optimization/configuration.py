@@ -272,7 +272,8 @@ def _shares_groups(groups: Sequence[Any], optimizer: Optimizer) -> bool:
     return groups is others or any(one is other for one in groups for other in others)
 
 
-_ADDED = ("step", "register_step_pre_hook", "register_step_post_hook", "state_dict", "load_state_dict")
+_STEP_HOOKS = ("register_step_pre_hook", "register_step_post_hook")
+_ADDED = frozenset({"step", *_STEP_HOOKS, "state_dict", "load_state_dict", "toggle_model"})
 _NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict", "__dict__")
 
 
@@ -330,9 +331,7 @@ def _add_step_hooks(given: Any) -> None:
         return step
 
     replace_step(given, around)
-    vars(given).update(
-        register_step_pre_hook=partial(_register, before), register_step_post_hook=partial(_register, after)
-    )
+    vars(given).update(zip(_STEP_HOOKS, (partial(_register, before), partial(_register, after)), strict=True))
 
 
 def _register(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
@@ -346,7 +345,9 @@ def _without_additions(given: Any, method: Callable[..., Any]) -> Callable[..., 
 
     def call(*args: Any, **kwargs: Any) -> Any:
         own = vars(given)
-        added = {name: own.pop(name) for name in _ADDED if name in own}
+        added = {name: value for name, value in own.items() if name in _ADDED or value is given}
+        for name in added:
+            del own[name]
         try:
             return method(*args, **kwargs)
         finally:
