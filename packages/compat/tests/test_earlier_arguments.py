@@ -454,7 +454,7 @@ class TestArgparse:
         assert Trainer.add_argparse_args(parser).parse_args([]).gpus == "mine"
 
     def test_a_default_needs_an_argument(self) -> None:
-        with pytest.raises(TypeError, match="`max_epoch` must be a default for an argument of the trainer"):
+        with pytest.raises(TypeError, match="`max_epoch` must be a default for an argument of Trainer"):
             Trainer.add_argparse_args(ArgumentParser(), max_epoch=3)
 
     def test_a_parser_may_stand_for_what_it_reads(self, monkeypatch: pytest.MonkeyPatch) -> None:

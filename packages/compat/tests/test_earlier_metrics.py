@@ -263,3 +263,28 @@ def test_a_metric_of_0_9_computes_in_forward() -> None:
             return value * 2
 
     assert Own()(tensor(2.0)) == 4.0 and Own().name == "own"
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "data", "args", "kwargs"),
+    [
+        ("IoU", "iou", LABELS, (), {"num_classes": 5, "absent_score": 0.25, "reduction": "none"}),
+        ("IoU", "iou", LABELS, (), {"remove_bg": True}),
+        ("IoU", "iou", SCORES, (), {"num_classes": 4, "ignore_index": 1}),
+        ("ROC", "roc", RATES, (), {}),
+        ("ROC", "roc", SCORES, (4,), {}),
+        ("PrecisionRecallCurve", "precision_recall_curve", RATES, (), {"pos_label": 0}),
+        ("AveragePrecision", "average_precision", SCORES, (), {"num_classes": 4}),
+        ("HammingDistance", "hamming_distance", RATES, (0.65,), {}),
+    ],
+)
+def test_metrics_over_batches_are_those_of_all_samples(
+    name: str, function: str, data: tuple[Tensor, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    metrics = import_module("pytorch_lightning.metrics")
+    metric = getattr(metrics, name)(*args, compute_on_step=True, **kwargs)
+    metric.update(*(part[:2] for part in data))
+    metric.update(*(part[2:] for part in data))
+    assert close(listed(metric.compute()), listed(getattr(metrics.functional, function)(*data, *args, **kwargs)))
+    assert isinstance(metric, metrics.Metric)
+    assert getattr(import_module("pytorch_lightning.metrics.classification"), name) is getattr(metrics, name)

@@ -32,7 +32,7 @@ WITHOUT_COUNTERPART = [
     ("from pytorch_lightning.lite import LightningLite", "no trainer-less mode"),
     ("from pytorch_lightning.loggers.neptune import NeptuneLogger", "Use `WandbLogger`"),
     ("from pytorch_lightning.loggers import TrainsLogger", "Use `WandbLogger`"),
-    ("from pytorch_lightning.metrics import IoU", "`task=` says what is classified"),
+    ("from pytorch_lightning.metrics import StatScores", "`task=` says what is classified"),
     ("from pytorch_lightning.metrics.sklearns import Accuracy", "`task=` says what is classified"),
     ("from lightning.pytorch.plugins import BitsandbytesPrecision", 'precision="16-mixed"'),
     ("from lightning.pytorch.plugins.environments import LSFEnvironment", "torchrun, SLURM"),
@@ -40,7 +40,7 @@ WITHOUT_COUNTERPART = [
     ("from pytorch_lightning.utilities.distributed import init_dist_connection", r"torch\.distributed"),
     ("from lightning.pytorch.strategies.deepspeed import DeepSpeedStrategy", 'strategy="sharded"'),
     ("from pytorch_lightning.utilities.xla_device import XLADeviceUtils", "No such devices"),
-    ("from pytorch_lightning.callbacks import GPUStatsMonitor", r"DeviceStatsMonitor\(\)"),
+    ("from pytorch_lightning.callbacks import XLAStatsMonitor", r"DeviceStatsMonitor\(\)"),
     ("from pytorch_lightning.loops import FitLoop", "Loops are not to be replaced"),
     (
         "from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection",
@@ -50,7 +50,7 @@ WITHOUT_COUNTERPART = [
         "from lightning.pytorch.utilities.deepspeed import convert_zero_checkpoint_to_fp32_state_dict",
         "camshaft.strategies",
     ),
-    ("from lightning.pytorch.utilities.migration import pl_legacy_patch", "are read as they are"),
+    ("from pytorch_lightning.utilities.upgrade_checkpoint import upgrade_checkpoint", "are read as they are"),
     ("from pytorch_lightning import cli_lightning_logo", "prints a logo"),
 ]
 
@@ -128,11 +128,11 @@ def test_features_are_detected_as_in_the_release_whose_version_is_reported() -> 
     pl: Any = import_module("lightning.pytorch")
     assert hasattr(pl.strategies, "DeepSpeedStrategy")  # 2.6 has it
     assert hasattr(pl.callbacks, "ModelPruning")
-    assert not hasattr(pl.callbacks, "GPUStatsMonitor")  # 1.x had it
+    assert not hasattr(pl.callbacks, "QuantizationAwareTraining")  # 1.x had it
     assert not hasattr(pl.callbacks, "Whatever")
     assert not hasattr(pl, "lite")
-    with pytest.raises(AttributeError, match=r"has no 'GPUStatsMonitor' here: Pass `callbacks=\[DeviceStatsMonitor"):
-        _ = pl.callbacks.GPUStatsMonitor
+    with pytest.raises(AttributeError, match=r"has no 'XLAStatsMonitor' here: Pass `callbacks=\[DeviceStatsMonitor"):
+        _ = pl.callbacks.XLAStatsMonitor
 
 
 def test_both_orders_of_trying_a_new_and_an_old_place_end_with_what_works() -> None:

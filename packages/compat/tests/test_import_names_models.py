@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from camshaft.compat.names.utilities.model_functions import (
     detect_nan_parameters,
     extract_batch_size,
     find_shared_parameters,
+    get_torchvision_model,
     grad_norm,
     has_len_all_ranks,
     is_cuda_out_of_memory,
@@ -224,3 +226,10 @@ def test_optimizers_and_schedulers_are_told_by_their_methods() -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     assert isinstance(scheduler, types.LRSchedulerTypeTuple)
     assert types.LRSchedulerConfig(scheduler).interval == "epoch"
+
+
+def test_a_model_of_torchvision_is_made_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SimpleNamespace(get_model=lambda name, **kwargs: (name, kwargs))
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=made))
+    monkeypatch.setitem(sys.modules, "torchvision.models", made)
+    assert get_torchvision_model("resnet18", weights=None) == ("resnet18", {"weights": None})

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from camshaft.compat.callback import Callback
+from camshaft.compat.callback import Callback as Callback
 from camshaft.compat.data_module import DataModule
 from camshaft.compat.module import TrainingModule
 from camshaft.compat.names.finder import aliases_installed, install_aliases, remove_aliases

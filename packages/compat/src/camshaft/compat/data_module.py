@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
 from camshaft.compat.checkpoints.format import ReleaseFormat
 from camshaft.compat.hyperparameters import HyperparametersMixin
 from camshaft.hooks_core import DataHooks
@@ -17,7 +18,7 @@ class EarlierDataHooks:
     __hook_base__: ClassVar[bool] = True
 
 
-class DataModule(EarlierDataHooks, HyperparametersMixin, _DataModule):
+class DataModule(EarlierDataHooks, ArgparseArguments, HyperparametersMixin, _DataModule):
     """A data module of any era; see `camshaft.trainer.DataModule`.
 
     Args:

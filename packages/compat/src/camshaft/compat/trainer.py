@@ -174,6 +174,7 @@ class Trainer(ArgparseArguments, _Trainer):
     """
 
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
+    earlier_arguments: ClassVar[Mapping[str, Any]] = EARLIER_ARGUMENTS
     objects_in_place: ClassVar[bool] = True
     saves_each_row: ClassVar[bool] = True
     loop_classes: ClassVar[Any] = LOOPS

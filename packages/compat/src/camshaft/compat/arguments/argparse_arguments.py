@@ -1,14 +1,14 @@
-"""The trainer's arguments as options of an `argparse` parser, as releases 0.7 to 1.9 had them."""
+"""Arguments of trainers and data modules as options of an `argparse` parser, as releases 0.7 to 1.9 had them."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Self
 
-from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
+from camshaft.compat.arguments.today import from_environment
 from camshaft.hooks_core.messages import must_be
 
 _WORDS: dict[str, Any] = {
@@ -18,37 +18,51 @@ _WORDS: dict[str, Any] = {
 }
 
 
+_KINDS = frozenset({"bool", "int", "float", "str", "Any", "PathLike", "ZeroGrad", "StatelessLoaders"})
+"""Words of annotations that an option can be read as."""
+
+
 class ArgparseArguments:
-    """Class methods that make a trainer of the options of a script's own parser."""
+    """Class methods that make an instance of the options of a script's own parser."""
+
+    earlier_arguments: ClassVar[Mapping[str, Any]] = {}
+    """Arguments that the constructor takes beside those of its signature, by name."""
 
     @classmethod
-    def add_argparse_args(cls, parent_parser: ArgumentParser, **defaults: Any) -> ArgumentParser:
-        """Add an option for every argument that the trainer takes, those of earlier releases included.
+    def add_argparse_args(
+        cls, parent_parser: ArgumentParser, *, use_argument_group: bool = True, **defaults: Any
+    ) -> ArgumentParser:
+        """Add an option for every argument of the constructor, those of earlier releases included.
 
-        An option that the parser has already is left as it is. One without a value means True, where that is allowed.
+        Arguments whose annotation names nothing that a text can be are left out. An option that the parser has already
+        is left as it is. One without a value means True, where that is allowed.
 
         Args:
             parent_parser: The parser; it is changed.
-            defaults: Defaults other than the trainer's.
+            use_argument_group: Whether the parser itself gets the options, as a group; else a new parser that has its
+                options, too.
+            defaults: Defaults other than the constructor's.
 
         Returns:
-            The parser.
+            The parser with the options.
 
         Raises:
-            TypeError: If a default is for no argument of the trainer.
+            TypeError: If a default is for no argument.
         """
+        where = f"{cls.__name__}.add_argparse_args"
         options = dict(_options(cls))
         for name in defaults:
             if name not in options:
-                rule = "a default for an argument of the trainer"
-                raise TypeError(must_be(name, rule, defaults[name], "Trainer.add_argparse_args", "Check its spelling."))
-        present = {option for action in parent_parser._actions for option in action.option_strings}
-        group = parent_parser.add_argument_group("Trainer")
+                rule = f"a default for an argument of {cls.__name__}"
+                raise TypeError(must_be(name, rule, defaults[name], where, "Check its spelling."))
+        parser = parent_parser if use_argument_group else ArgumentParser(parents=[parent_parser], add_help=False)
+        present = {option for action in parser._actions for option in action.option_strings}
+        group = parser.add_argument_group(cls.__name__)
         for name, settings in options.items():
             if f"--{name}" not in present:
                 default = defaults.get(name, settings["default"])
                 group.add_argument(f"--{name}", **{**settings, "default": default})
-        return parent_parser
+        return parser
 
     @classmethod
     def parse_argparser(cls, arg_parser: ArgumentParser | Namespace) -> Namespace:
@@ -57,7 +71,7 @@ class ArgparseArguments:
 
     @classmethod
     def from_argparse_args(cls, args: ArgumentParser | Namespace, **kwargs: Any) -> Self:
-        """Return a trainer made with those options that are its arguments; others are the script's own.
+        """Return an instance made with those options that are its arguments; others are the script's own.
 
         Args:
             args: What a parser read, or the parser.
@@ -66,18 +80,57 @@ class ArgparseArguments:
         Raises:
             TypeError, ValueError: As the constructor.
         """
-        given = vars(cls.parse_argparser(args))
-        own = dict(_options(cls))
+        given = vars(ArgparseArguments.parse_argparser(args))
+        own = _names_of(cls)
         return cls(**{**{name: value for name, value in given.items() if name in own}, **kwargs})
 
+    @classmethod
+    def get_init_arguments_and_types(cls) -> list[tuple[str, tuple[Any, ...], Any]]:
+        """Return name, types and default of each argument of the constructor."""
+        return get_init_arguments_and_types(cls)
 
-def _options(cls: type) -> Iterator[tuple[str, dict[str, Any]]]:
+
+def get_init_arguments_and_types(cls: Any) -> list[tuple[str, tuple[Any, ...], Any]]:
+    """Return name, types and default of each argument of a class's constructor, or of a function."""
+    found = inspect.signature(cls).parameters.items()
+    return [(name, getattr(one.annotation, "__args__", (one.annotation,)), one.default) for name, one in found]
+
+
+def add_argparse_args(cls: Any, parent_parser: ArgumentParser, **kwargs: Any) -> ArgumentParser:
+    """Add an option for every argument of a class's constructor; see `ArgparseArguments.add_argparse_args`."""
+    added: ArgumentParser = vars(ArgparseArguments)["add_argparse_args"].__func__(cls, parent_parser, **kwargs)
+    return added
+
+
+def from_argparse_args(cls: Any, args: ArgumentParser | Namespace, **kwargs: Any) -> Any:
+    """Return an instance of a class made of options; see `ArgparseArguments.from_argparse_args`."""
+    return vars(ArgparseArguments)["from_argparse_args"].__func__(cls, args, **kwargs)
+
+
+def parse_argparser(cls: Any, arg_parser: ArgumentParser | Namespace) -> Namespace:
+    """Return the options of a parser, which reads the process's command line, or of a namespace."""
+    return ArgparseArguments.parse_argparser(arg_parser)
+
+
+def parse_env_variables(cls: Any) -> Namespace:
+    """Return the arguments that variables such as `PL_TRAINER_MAX_EPOCHS` set for a class."""
+    return Namespace(**from_environment(cls.__name__, _names_of(cls)))
+
+
+def _names_of(cls: Any) -> list[str]:
+    return [*inspect.signature(cls).parameters, *getattr(cls, "earlier_arguments", {})]
+
+
+def _options(cls: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every argument, with the options of `add_argument` for it."""
     parameters = inspect.signature(cls).parameters
     for name, parameter in parameters.items():
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            yield name, _option(parameter.default, set(re.findall(r"\w+", str(parameter.annotation))))
-    for name, row in EARLIER_ARGUMENTS.items():
+        words = set(re.findall(r"\w+", str(parameter.annotation)))
+        kinds = words & _KINDS | ({"None"} if words & {"None", "NoneType", "Optional"} else set())
+        if words & _KINDS:
+            default = SUPPRESS if parameter.default is parameter.empty else parameter.default
+            yield name, _option(default, kinds)
+    for name, row in getattr(cls, "earlier_arguments", {}).items():
         if name not in parameters:
             about = f"of releases {' to '.join(dict.fromkeys(row.releases))}: {row.today} today"
             yield name, {**_option(row.default, {"Any"}), "help": about.replace("%", "%%")}

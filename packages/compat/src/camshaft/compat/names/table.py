@@ -30,7 +30,8 @@ _LOGGERS = "CSVLogger CometLogger LightningLoggerBase Logger MLFlowLogger Tensor
 _LOGGER_BASE = """
     DummyExperiment DummyLogger LightningLoggerBase Logger merge_dicts rank_zero_experiment rank_zero_only"""
 _PROFILERS = "AdvancedProfiler PassThroughProfiler Profiler PyTorchProfiler SimpleProfiler"
-_CLASSIFICATION = "AUROC Accuracy ConfusionMatrix F1 FBeta Precision Recall"
+_COLLECTING = "AveragePrecision HammingDistance IoU PrecisionRecallCurve ROC"
+_CLASSIFICATION = f"AUROC Accuracy ConfusionMatrix F1 FBeta Precision Recall {_COLLECTING}"
 _REGRESSION = """
     ExplainedVariance MAE MSE MeanAbsoluteError MeanSquaredError MeanSquaredLogError PSNR R2Score RMSE SSIM"""
 _CLASSIFICATION_FUNCTIONS = """
@@ -87,6 +88,9 @@ _OF_SUMMARIES = """
     LEFTOVER_PARAMS_NAME LayerSummary NOT_APPLICABLE PARAMETER_NUM_UNITS UNKNOWN_SIZE get_formatted_model_size
     get_human_readable_count parse_batch_shape summarize"""
 
+_ARGPARSE = "add_argparse_args from_argparse_args get_init_arguments_and_types parse_argparser parse_env_variables"
+_COLLECTIVES = "AllGatherGrad all_gather_ddp_if_available sync_ddp sync_ddp_if_available"
+
 _CLI = """
     ArgsType LRSchedulerCallable LRSchedulerTypeTuple OptimizerCallable SaveConfigCallback instantiate_class"""
 
@@ -107,7 +111,8 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.callbacks.progress.tqdm_progress_bar": "Tqdm",
     "camshaft.callbacks.progress.progress_bar": "get_standard_metrics=version_metrics",
     "torch.nn.parallel": "DistributedDataParallel LightningDistributedDataParallel=DistributedDataParallel",
-    f"{_HERE}.trainer.callbacks": f"{_ADAPTED_CALLBACKS} LearningRateLogger=LearningRateMonitor",
+    f"{_HERE}.trainer.callbacks": f"""
+        {_ADAPTED_CALLBACKS} LearningRateLogger=LearningRateMonitor ProgressBarBase=ProgressBar""",
     f"{_HERE}.trainer.model_checkpoint": "ModelCheckpoint",
     f"{_HERE}.trainer.rich_progress_bar": "RichProgressBar",
     f"{_HERE}.trainer.rich_columns": _RICH_COLUMNS,
@@ -137,6 +142,12 @@ _STANDS_FOR: Mapping[str, str] = {
         DDPPlugin DDPStrategy ParallelPlugin=ParallelStrategy ParallelStrategy StrategyRegistry""",
     f"{_HERE}.utilities.combined_loader": "CombinedLoader",
     f"{_HERE}.utilities.compiled": "from_compiled to_uncompiled",
+    "camshaft.compat.arguments.argparse_arguments": _ARGPARSE,
+    f"{_HERE}.trainer.gpu_stats": "GPUStatsMonitor",
+    f"{_HERE}.utilities.collectives": _COLLECTIVES,
+    f"{_HERE}.utilities.earlier_mixins": """
+        DeviceDtypeModuleMixin _DeviceDtypeModuleMixin=DeviceDtypeModuleMixin
+        _pl_migrate_checkpoint=pl_migrate_checkpoint migrate_checkpoint pl_legacy_patch unwrap_lightning_module""",
     f"{_HERE}.utilities.functions": f"""
         {_RANK_ZERO} _get_rank=get_rank EarlierCombinedLoader
         LightningDeprecationWarning PossibleUserWarning WarningCache apply_to_collection
@@ -146,9 +157,10 @@ _STANDS_FOR: Mapping[str, str] = {
         disable_possible_user_warnings logger move_data_to_device pl_worker_init_function rank_prefixed_message
         recursive_detach reset_seed seed_everything str_to_bool str_to_bool_or_str""",
     f"{_HERE}.utilities.types_and_flags": f"""
-        {_FLAGS} {_TYPES} {_SAME_TYPES} FLOAT16_EPSILON FLOAT32_EPSILON FLOAT64_EPSILON GradClipAlgorithmType
-        Interval LightningEnum LightningOptimizer MisconfigurationException RunningStage TrainerFn _MLFLOW_AVAILABLE
-        _WANDB_AVAILABLE __version__=VERSION lightning_version=LIGHTNING_VERSION""",
+        {_FLAGS} {_TYPES} {_SAME_TYPES} FLOAT16_EPSILON FLOAT32_EPSILON FLOAT64_EPSILON AMPType DeviceType
+        DistributedType GradClipAlgorithmType Interval LightningEnum LightningOptimizer
+        MisconfigurationException RunningStage TrainerFn _MLFLOW_AVAILABLE _WANDB_AVAILABLE
+        __version__=VERSION lightning_version=LIGHTNING_VERSION""",
     f"{_HERE}.plugins.accelerators": f"""
         {_ACCELERATORS} ACCELERATOR_REGISTRY=AcceleratorRegistry _AcceleratorConnector=AcceleratorConnector
         _parse_gpu_ids=parse_gpu_ids""",
@@ -171,12 +183,16 @@ _STANDS_FOR: Mapping[str, str] = {
     "torch.distributed.constants": "default_pg_timeout",
     "torchmetrics": "MetricCollection MeanSquaredLogError",
     "torchmetrics.utilities.distributed": "gather_all_tensors",
-    "torchmetrics.utilities.data": "to_categorical to_onehot",
+    "torchmetrics.utilities.data": """
+        METRIC_EPS dim_zero_cat dim_zero_mean dim_zero_sum select_topk to_categorical to_onehot""",
     f"{_HERE}.trainer.command_line": "LightningArgumentParser LightningCLI",
     "camshaft.trainer.cli": f"{_CLI} ReduceLROnPlateau",
     f"{_HERE}.modules.metrics": """
         AUROC Accuracy ConfusionMatrix ExplainedVariance F1 FBeta MAE=MeanAbsoluteError MSE=MeanSquaredError
         MeanAbsoluteError MeanSquaredError Metric PSNR Precision R2Score RMSE Recall SSIM""",
+    f"{_HERE}.modules.collecting_metrics": _COLLECTING,
+    "torchmetrics.metric": "CompositionalMetric",
+    "torchmetrics.utilities.checks": "_input_format_classification",
     f"{_HERE}.modules.functional_metrics": """
         accuracy auc auroc average_precision bleu_score class_reduce confusion_matrix_of=confusion_matrix dice_score
         embedding_similarity explained_variance f1 f1_score fbeta fbeta_score get_num_classes hamming_distance
@@ -185,7 +201,8 @@ _STANDS_FOR: Mapping[str, str] = {
         precision_of=precision precision_recall precision_recall_curve psnr r2score recall_of=recall
         reduce_metric=reduce rmse rmsle roc ssim stat_scores stat_scores_multiple_classes""",
     f"{_HERE}.modules.converting_metrics": f"""
-        {_CONVERTING_METRICS} SklearnMetric numpy_metric sync_ddp tensor_collection_metric tensor_metric""",
+        {_CONVERTING_METRICS} SklearnMetric numpy_metric sync_metric=sync_ddp tensor_collection_metric
+        tensor_metric""",
 }
 
 
@@ -219,6 +236,7 @@ MODULES: Mapping[str, str] = {
         apply_to_collection convert_tensors_to_scalars convert_to_tensors move_data_to_device""",
     "@fabric.utilities.cloud_io": """
         _atomic_save=atomic_save _is_dir _is_local_file_protocol _load=load get_filesystem""",
+    "@fabric.utilities.device_dtype_mixin": "_DeviceDtypeModuleMixin",
     "@fabric.utilities.distributed": "DistributedSamplerWrapper",
     "@fabric.utilities.optimizer": "_optimizer_to_device _optimizers_to_device",
     "@fabric.utilities.rank_zero": _RANK_ZERO,
@@ -231,8 +249,8 @@ MODULES: Mapping[str, str] = {
     "__about__": "__version__",
     "accelerators": _ACCELERATORS,
     "callbacks": f"""
-        {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint LearningRateLogger ModelCheckpoint
-        ModelSummary RichModelSummary RichProgressBar""",
+        {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint GPUStatsMonitor LearningRateLogger
+        ModelCheckpoint ModelSummary ProgressBarBase RichModelSummary RichProgressBar""",
     "callbacks.base": "Callback",
     "callbacks.batch_size_finder": "BatchSizeFinder",
     "callbacks.callback": "Callback",
@@ -241,6 +259,7 @@ MODULES: Mapping[str, str] = {
     "callbacks.early_stopping": "EarlyStopping EarlyStoppingReason",
     "callbacks.finetuning": "BackboneFinetuning BaseFinetuning multiplicative",
     "callbacks.gradient_accumulation_scheduler": "GradientAccumulationScheduler",
+    "callbacks.gpu_stats_monitor": "GPUStatsMonitor",
     "callbacks.lambda_function": "LambdaCallback",
     "callbacks.lr_finder": "LearningRateFinder",
     "callbacks.lr_logger": "LearningRateLogger",
@@ -249,8 +268,8 @@ MODULES: Mapping[str, str] = {
     "callbacks.model_summary": "ModelSummary",
     "callbacks.on_exception_checkpoint": "OnExceptionCheckpoint",
     "callbacks.prediction_writer": "BasePredictionWriter WriteInterval",
-    "callbacks.progress": "ProgressBar RichProgressBar TQDMProgressBar",
-    "callbacks.progress.base": "ProgressBar",
+    "callbacks.progress": "ProgressBar ProgressBarBase RichProgressBar TQDMProgressBar",
+    "callbacks.progress.base": "ProgressBar ProgressBarBase get_standard_metrics",
     "callbacks.progress.progress": "ProgressBar",
     "callbacks.progress.progress_bar": "ProgressBar get_standard_metrics",
     "callbacks.progress.rich_progress": f"RichProgressBar RichProgressBarTheme {_RICH_COLUMNS}",
@@ -270,7 +289,8 @@ MODULES: Mapping[str, str] = {
     "core.hooks": "CheckpointHooks DataHooks ModelHooks",
     "core.lightning": "LightningModule",
     "core.memory": "ModelSummary=FunctionalModelSummary get_human_readable_count",
-    "core.mixins": "HyperparametersMixin",
+    "core.mixins": "DeviceDtypeModuleMixin HyperparametersMixin _DeviceDtypeModuleMixin",
+    "core.mixins.device_dtype_mixin": "DeviceDtypeModuleMixin",
     "core.mixins.hparams_mixin": "HyperparametersMixin",
     "core.module": "LightningModule",
     "core.optimizer": "LightningOptimizer do_nothing_closure",
@@ -305,7 +325,17 @@ MODULES: Mapping[str, str] = {
         {_CLASSIFICATION} {_REGRESSION} {_CONVERTING_METRICS} Metric MetricCollection SklearnMetric numpy_metric
         tensor_metric""",
     "metrics.classification": _CLASSIFICATION,
-    "metrics.converters": "numpy_metric sync_ddp tensor_collection_metric tensor_metric",
+    **{
+        f"metrics.classification.{module}": _CLASSIFICATION
+        for module in re.findall(
+            r"\w+",
+            """accuracy auroc average_precision confusion_matrix f_beta hamming_distance iou precision_recall
+            precision_recall_curve roc""",
+        )
+    },
+    "metrics.classification.helpers": "_input_format_classification",
+    "metrics.compositional": "CompositionalMetric",
+    "metrics.converters": "numpy_metric sync_ddp=sync_metric tensor_collection_metric tensor_metric",
     "metrics.functional": f"""
         {_CLASSIFICATION_FUNCTIONS} {_REGRESSION_FUNCTIONS} bleu_score embedding_similarity image_gradients""",
     **{
@@ -322,9 +352,19 @@ MODULES: Mapping[str, str] = {
     "metrics.functional.self_supervised": "embedding_similarity",
     "metrics.metric": f"{_CONVERTING_METRICS} Metric MetricCollection",
     "metrics.regression": _REGRESSION,
+    **{
+        f"metrics.regression.{module}": _REGRESSION
+        for module in re.findall(
+            r"\w+",
+            """explained_variance mean_absolute_error mean_squared_error mean_squared_log_error psnr r2score ssim""",
+        )
+    },
     "metrics.sklearns": "SklearnMetric",
-    "metrics.utils": "class_reduce get_num_classes reduce=reduce_metric to_categorical to_onehot",
+    "metrics.utils": """
+        METRIC_EPS _input_format_classification class_reduce dim_zero_cat dim_zero_mean dim_zero_sum get_num_classes
+        reduce=reduce_metric select_topk to_categorical to_onehot""",
     "overrides": "",
+    "overrides.base": "unwrap_lightning_module",
     "overrides.data_parallel": "LightningDistributedDataParallel",
     "plugins": f"""
         {_PRECISIONS} {_EARLIER_PRECISIONS} {_CHECKPOINT_IO} DDPPlugin ParallelPlugin Precision=precision_plugin
@@ -384,9 +424,12 @@ MODULES: Mapping[str, str] = {
     "tuner.lr_finder": "_LRFinder",
     "tuner.tuning": "Tuner",
     "utilities": f"""
-        {_RANK_ZERO} {_FLAGS} AttributeDict CombinedLoader FLOAT16_EPSILON FLOAT32_EPSILON FLOAT64_EPSILON
+        {_RANK_ZERO} {_FLAGS} AMPType AttributeDict CombinedLoader DeviceType DistributedType
+        FLOAT16_EPSILON FLOAT32_EPSILON FLOAT64_EPSILON
         GradClipAlgorithmType LightningEnum flatten_dict is_picklable move_data_to_device""",
     "utilities.apply_func": "apply_to_collection move_data_to_device",
+    "utilities.argparse": _ARGPARSE,
+    "utilities.argparse_utils": _ARGPARSE,
     "utilities.cli": f"{_CLI} {_REGISTRIES} LightningArgumentParser LightningCLI LRSchedulerType LRSchedulerTypeUnion",
     "utilities.cloud_io": "atomic_save get_filesystem load",
     "utilities.combined_loader": "CombinedLoader",
@@ -394,8 +437,11 @@ MODULES: Mapping[str, str] = {
     "utilities.data": """
         extract_batch_size has_iterable_dataset has_len has_len_all_ranks is_dataclass_instance sized_len""",
     "utilities.debugging": "MisconfigurationException",
-    "utilities.distributed": f"{_RANK_ZERO} _get_rank=get_rank distributed_available gather_all_tensors",
-    "utilities.enums": "GradClipAlgorithmType LightningEnum",
+    "utilities.device_dtype_mixin": "DeviceDtypeModuleMixin",
+    "utilities.device_parser": "parse_gpu_ids=_parse_gpu_ids",
+    "utilities.distributed": f"""
+        {_RANK_ZERO} {_COLLECTIVES} _get_rank=get_rank distributed_available gather_all_tensors""",
+    "utilities.enums": "AMPType DeviceType DistributedType GradClipAlgorithmType LightningEnum",
     "utilities.exceptions": "MisconfigurationException SIGTERMException",
     "utilities.finite_checks": "detect_nan_parameters print_nan_gradients",
     "utilities.grads": "grad_norm",
@@ -403,6 +449,8 @@ MODULES: Mapping[str, str] = {
     "utilities.memory": """
         is_cuda_out_of_memory is_cudnn_snafu is_out_of_cpu_memory garbage_collection_cuda get_model_size_mb
         is_oom_error recursive_detach""",
+    "utilities.migration": "migrate_checkpoint pl_legacy_patch",
+    "utilities.migration.utils": "_pl_migrate_checkpoint migrate_checkpoint pl_legacy_patch",
     "utilities.model_helpers": "_ModuleMode _restricted_classmethod get_torchvision_model is_overridden",
     "utilities.model_summary": f"ModelSummary=FunctionalModelSummary {_OF_SUMMARIES}",
     "utilities.model_summary.model_summary": f"ModelSummary=FunctionalModelSummary {_OF_SUMMARIES}",
@@ -462,12 +510,10 @@ _REFUSED: Mapping[str, str] = {
     ),
     "There are no apps here.": "LightningApp LightningFlow LightningWork @lightning.app.",
     "Use `Tuner` of `camshaft.trainer`.": "tuner.",
-    "Pass `callbacks=[DeviceStatsMonitor()]` of `camshaft.callbacks`.": "GPUStatsMonitor XLAStatsMonitor",
+    "Pass `callbacks=[DeviceStatsMonitor()]` of `camshaft.callbacks`.": "XLAStatsMonitor",
     "Use the package `torchao`.": "QuantizationAwareTraining",
-    "Subclass `camshaft.callbacks.ProgressBar` and define `open_display`, or subclass `Callback`.": "ProgressBarBase",
     'Precision is no plugin. Pass `Trainer(precision="16-mixed")`, "bf16-mixed", "16-true" or "64-true".': """
         ApexMixedPrecisionPlugin BitsandbytesPrecision DeepSpeedPrecision TransformerEnginePrecision XLAPrecision
-        AMPType
         PrecisionType plugins.precision. @fabric.plugins.precision.""",
     "Nothing needs to be passed: torchrun, SLURM and the trainer's own launcher are recognised.": """
         KubeflowEnvironment LSFEnvironment MPIEnvironment XLAEnvironment cluster_environments. plugins.environments.
@@ -494,20 +540,18 @@ _REFUSED: Mapping[str, str] = {
     ),
     "Use `load_from_checkpoint` of the module.": "ModelIO",
     "Pass `Trainer(track_grad_norm=2)`.": "GradInformation core.grads.",
-    "Ask the module: `TrainingModule` has `device`, other modules have parameters.": "DeviceDtypeModuleMixin",
     "Use the functions of `torch.distributed`, or `self.log(..., sync_dist=True)`.": (
-        "AllGatherGrad sync_ddp_if_available all_gather_ddp_if_available init_dist_connection distributed."
+        "init_dist_connection distributed."
     ),
     "Pass `DDPStrategy(comm_hook=...)` of `camshaft.strategies`.": "register_ddp_comm_hook",
     "Strategies wrap the module by themselves. Pass `DDPStrategy(...)` of `camshaft.strategies`.": (
-        "LightningDistributedModule LightningParallelModule unwrap_lightning_module overrides."
+        "LightningDistributedModule LightningParallelModule overrides."
     ),
     "Evaluation counts each sample once by itself. Leave it out.": (
         "UnrepeatedDistributedSampler IndexBatchSamplerWrapper"
     ),
     "Use `pathlib`, or the package `fsspec`.": "gfile pathlike",
     "Use `torchmetrics.aggregation.RunningMean`.": "TensorRunningAccum",
-    "Ask `trainer.world_size` and `trainer.strategy.device`.": "DistributedType DeviceType",
     "Pass `ModelSummary(max_depth=1)`, or -1 for all layers.": "ModelSummaryMode",
     'Name it: `Trainer(accelerator="cpu")`, "gpu" or "auto".': ("GPUAccelerator accelerators."),
     "It was an example. Write a small module of your own.": "demos. testing.",

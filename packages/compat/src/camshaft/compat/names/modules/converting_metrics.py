@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from camshaft.compat.names.modules.metrics import Metric
+from camshaft.compat.names.utilities.collectives import sync_ddp_if_available
 from camshaft.compat.names.utilities.functions import apply_to_collection
 from camshaft.hooks_core.messages import must_be
 
@@ -37,15 +37,6 @@ def _to_array(value: Any) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.array([value])
 
 
-def _reduced(value: Tensor, group: Any, reduce_op: Any) -> Tensor:
-    """Return a tensor reduced over processes, or as it is in a single one."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return value
-    is_mean = reduce_op in ("avg", "mean")
-    dist.all_reduce(value, dist.ReduceOp.SUM if is_mean or reduce_op is None else reduce_op, group)
-    return value / dist.get_world_size(group) if is_mean else value
-
-
 def sync_ddp(group: Any = None, reduce_op: Any = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that reduces the tensors which a function returns over processes. Collective.
 
@@ -57,7 +48,7 @@ def sync_ddp(group: Any = None, reduce_op: Any = None) -> Callable[[Callable[...
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def synchronized(*args: Any, **kwargs: Any) -> Any:
-            return apply_to_collection(function(*args, **kwargs), Tensor, _reduced, group, reduce_op)
+            return apply_to_collection(function(*args, **kwargs), Tensor, sync_ddp_if_available, group, reduce_op)
 
         return synchronized
 

@@ -37,7 +37,7 @@ def get_num_classes(pred: Tensor, target: Tensor, num_classes: int | None = None
     return num_classes or int(max(pred.max(), target.max())) + 1
 
 
-def _counts(
+def counts_of(
     preds: Tensor,
     target: Tensor,
     num_classes: int | None = None,
@@ -80,7 +80,7 @@ def _share(counts: Tensor, false_positives: float, false_negatives: float, avera
     """Return the share of true positives in these and the weighted false ones; 0 where there are none.
 
     Args:
-        counts: As of `_counts`.
+        counts: As of `counts_of`.
         false_positives: Their weight: precision has 1 and 0, recall 0 and 1, and the index of Jaccard 1 and 1.
         false_negatives: Their weight.
         average: "micro", "macro", "weighted", "sum" or "none", or its name up to 0.9.
@@ -90,7 +90,7 @@ def _share(counts: Tensor, false_positives: float, false_negatives: float, avera
         ValueError: If there is no such average.
     """
     hits, wrong, _, missed, support = counts.sum(1, keepdim=True) if average == "micro" else counts
-    shares = (hits / (hits + false_positives * wrong + false_negatives * missed)).nan_to_num(0.0)
+    shares: Tensor = (hits / (hits + false_positives * wrong + false_negatives * missed)).nan_to_num(0.0)
     match average:
         case "micro":
             return shares[0]
@@ -148,7 +148,7 @@ def _of_classes(where: str, weights: Callable[[float], tuple[float, float]], def
         counted = {name: given.pop(name) for name in ("threshold", "multilabel") if name in given}
         if refuse_single_values(where, given):
             raise TypeError(f"{where} takes no argument {next(iter(given))!r} here. {_ACTION}")
-        return _share(_counts(preds, target, num_classes, where=where, **counted), *weights(beta), average, where)
+        return _share(counts_of(preds, target, num_classes, where=where, **counted), *weights(beta), average, where)
 
     return function
 
@@ -199,13 +199,14 @@ def accuracy(
         ValueError: If shapes do not go together.
     """
     if isinstance(num_classes, float):
-        num_classes, threshold = None, num_classes
+        threshold = num_classes
+        num_classes = None
     average = _take_average("accuracy", given, "micro")
     if given:
         raise TypeError(f"accuracy takes no argument {next(iter(given))!r} here. {_ACTION}")
     if average in ("micro", "elementwise_mean", "sum"):
         return correct_labels(preds, target, threshold, top_k, subset_accuracy, "accuracy").float().mean()
-    counts = _counts(preds, target, num_classes, threshold=threshold, where="accuracy")
+    counts = counts_of(preds, target, num_classes and int(num_classes), threshold=threshold, where="accuracy")
     return _share(counts, 0, 1, average, "accuracy")
 
 
@@ -220,7 +221,9 @@ def confusion_matrix(preds: Tensor, target: Tensor, *args: Any, **given: Any) ->
     """
     names = ("normalize", "num_classes") if args and isinstance(args[0], bool) else ("num_classes", "normalize")
     given.update(zip(names, args, strict=False))
-    normalize = {True: "true", False: None}.get(given.get("normalize"), given.get("normalize"))
+    normalize: Any = given.get("normalize")
+    if isinstance(normalize, bool):
+        normalize = "true" if normalize else None
     labels = labels_of(preds, target, given.get("threshold", 0.5), "confusion_matrix").flatten()
     target = target.long().flatten()
     num_classes = max(2, get_num_classes(labels, target, given.get("num_classes")))
@@ -230,11 +233,11 @@ def confusion_matrix(preds: Tensor, target: Tensor, *args: Any, **given: Any) ->
 
 
 def stat_scores_multiple_classes(
-    pred: Tensor, target: Tensor, num_classes: int | None = None, argmax_dim: int = 1, reduction: str = "none"
+    pred: Tensor, target: Tensor, num_classes: int | None = None, argmax_dim: int = 1, reduction: Any = "none"
 ) -> tuple[Tensor, ...]:
     """Return true positives, false positives, true negatives, false negatives and support, each by class."""
     labels = pred.argmax(argmax_dim) if pred.ndim > target.ndim else pred
-    return tuple(reduce(count, reduction) for count in _counts(labels, target, num_classes, where="stat_scores"))
+    return tuple(reduce(count, reduction) for count in counts_of(labels, target, num_classes, where="stat_scores"))
 
 
 def stat_scores(preds: Tensor, target: Tensor, reduce: Any = "micro", *args: Any, **given: Any) -> Any:
@@ -254,7 +257,7 @@ def stat_scores(preds: Tensor, target: Tensor, reduce: Any = "micro", *args: Any
     if isinstance(index, int):
         labels = preds.argmax(*(args or [given.get("argmax_dim", 1)])) if preds.ndim > target.ndim else preds
         num_classes = max(index + 1, get_num_classes(labels, target))
-        return tuple(_counts(labels, target, num_classes, where="stat_scores")[:, index].long())
+        return tuple(counts_of(labels, target, num_classes, where="stat_scores")[:, index].long())
     if reduce not in ("micro", "macro"):
         raise ValueError(must_be("reduce", "'micro', 'macro' or a class", reduce, "stat_scores", _ACTION))
     num_classes = given.pop("num_classes", None)
@@ -262,7 +265,7 @@ def stat_scores(preds: Tensor, target: Tensor, reduce: Any = "micro", *args: Any
         num_classes = num_classes or preds.shape[1]
     elif preds.is_floating_point():
         given["multilabel"], num_classes = preds.ndim > 1, 1
-    counts_by_class = _counts(preds, target, num_classes, where="stat_scores", **given).long()
+    counts_by_class = counts_of(preds, target, num_classes, where="stat_scores", **given).long()
     return counts_by_class.sum(1) if reduce == "micro" else counts_by_class.T
 
 
@@ -289,12 +292,16 @@ def iou(
         remove_bg: Whether the score of class 0 is left out, as in 0.8 and 0.9.
         reduction: "elementwise_mean", "sum" or "none".
     """
-    counts = _counts(pred, target, num_classes, threshold=threshold, where="iou")
+    counts = counts_of(pred, target, num_classes, threshold=threshold, where="iou")
+    return iou_of(counts, 0 if remove_bg else ignore_index, absent_score, reduction)
+
+
+def iou_of(counts: Tensor, ignore_index: int | None, absent_score: float, reduction: Any) -> Tensor:
+    """Return `iou` of the counts of each class."""
     scores = _share(counts, 1, 1, None, "iou")
     scores[counts[[0, 1, 3]].sum(0) == 0] = absent_score
-    ignored = 0 if remove_bg else ignore_index
-    kept = [index for index in range(len(scores)) if index != ignored]
-    return reduce(scores[kept], reduction)  # type: ignore[arg-type]
+    kept = [index for index in range(len(scores)) if index != ignore_index]
+    return reduce(scores[kept], reduction)
 
 
 def dice_score(
@@ -315,7 +322,7 @@ def dice_score(
         no_fg_score: The score of a class that is not there.
         reduction: "elementwise_mean", "sum" or "none".
     """
-    counts = _counts(pred, target, pred.shape[1], where="dice_score")
+    counts = counts_of(pred, target, pred.shape[1], where="dice_score")
     scores = _share(counts, 0.5, 0.5, None, "dice_score")
     scores[counts[4] == 0] = no_fg_score
     return reduce(scores[0 if bg else 1 :], reduction)  # type: ignore[arg-type]

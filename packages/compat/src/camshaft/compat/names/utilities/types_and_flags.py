@@ -202,6 +202,38 @@ class RunningStage(LightningEnum):
     dataloader_prefix = states.RunningStage.dataloader_prefix
 
 
+class AMPType(LightningEnum):
+    """The libraries of mixed precision up to 1.9."""
+
+    APEX = "apex"
+    NATIVE = "native"
+
+
+class DeviceType(LightningEnum):
+    """The kinds of devices of 1.1 to 1.6."""
+
+    CPU = "CPU"
+    GPU = "GPU"
+    IPU = "IPU"
+    TPU = "TPU"
+
+
+class DistributedType(LightningEnum):
+    """The names of strategies of 1.1 to 1.6."""
+
+    DP = "dp"
+    DDP = "ddp"
+    DDP2 = "ddp2"
+    DDP_CPU = "ddp_cpu"
+    DDP_SPAWN = "ddp_spawn"
+    TPU_SPAWN = "tpu_spawn"
+    DEEPSPEED = "deepspeed"
+    HOROVOD = "horovod"
+    DDP_SHARDED = "ddp_sharded"
+    DDP_SHARDED_SPAWN = "ddp_sharded_spawn"
+    DDP_FULLY_SHARDED = "ddp_fully_sharded"
+
+
 class GradClipAlgorithmType(LightningEnum):
     """The algorithms of gradient clipping, which equal the trainer's values."""
 
