@@ -16,6 +16,7 @@ from camshaft.compat.eras.processes import delegate
 from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in, may_log_with_other_options
 from camshaft.compat.eras.report import describe
+from camshaft.compat.names.stand_ins import accept_pl_module
 from camshaft.hooks_core import CATALOGUE, Callback, no_op
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
@@ -84,6 +85,7 @@ def accept_earlier_calls() -> None:
 
     Callbacks of these eras call it: `super().on_epoch_end(trainer, pl_module)`.
     """
+    accept_pl_module(Callback)  # in its signatures, which stay
     for spec in CATALOGUE.received_by(Receiver.CALLBACK):
         if spec.kind == "event":
             setattr(Callback, spec.name, _forgiving(vars(Callback).get(spec.name)))
