@@ -159,7 +159,11 @@ def test_strategies_chosen_by_a_name_have_the_attributes_that_code_reads(name: s
     strategy = trainer.strategy
     assert strategy.model is strategy.lightning_module is module and isinstance(strategy, Strategy)
     assert isinstance(strategy.checkpoint_io, TorchCheckpointIO) and isinstance(strategy.accelerator, CPUAccelerator)
-    assert isinstance(strategy.precision_plugin, MixedPrecision)
+    assert (
+        isinstance(strategy.precision_plugin, MixedPrecision) and trainer.precision_plugin is strategy.precision_plugin
+    )
+    with trainer.precision_plugin.forward_context():
+        assert torch.is_autocast_enabled("cpu")
     if name != "auto":
         assert isinstance(strategy.cluster_environment, LightningEnvironment)
         assert (strategy.cluster_environment.world_size(), strategy.cluster_environment.global_rank()) == (1, 0)

@@ -108,7 +108,7 @@ RENAMED_ATTRIBUTES: Mapping[str, str] = {
     "nb_tng_batches": "num_training_batches",
     "nb_training_batches": "num_training_batches",
     "num_processes": "num_devices",
-    "precision_plugin": "strategy.precision",
+    "precision_plugin": "strategy.precision_plugin",
     "proc_rank": "global_rank",
     "resume_from_checkpoint": "_earlier.ckpt_path",
     "row_log_interval": "log_every_n_steps",
