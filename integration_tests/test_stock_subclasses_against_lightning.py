@@ -500,6 +500,32 @@ def test_a_subclass_of_swa_knows_when_it_averages(tmp_path: Path) -> None:
     assert found[1] == found[0] and [starts for starts, *_ in found[1]] == [False, True, False, False, False]
 
 
+def test_a_subclass_of_weight_averaging_swaps_by_itself(tmp_path: Path) -> None:
+    def train(framework: Framework, folder: Path) -> Any:
+        calls: list[str] = []
+
+        class Swaps(lightning_callbacks.EMAWeightAveraging if framework is LIGHTNING else ours):  # type: ignore[misc]
+            def _swap_models(self, pl_module: Any) -> None:
+                calls.append("swap")
+                averages = dict(self._average_model.module.named_parameters())
+                with torch.no_grad():
+                    for name, weight in pl_module.named_parameters():
+                        kept = weight.clone()
+                        weight.copy_(averages[name])
+                        averages[name].copy_(kept)
+
+            def _copy_average_to_current(self, pl_module: Any) -> None:
+                calls.append("copy")
+                super()._copy_average_to_current(pl_module)
+
+        trainer = fit(framework, folder, [Swaps(decay=0.5)], max_epochs=3)
+        return calls, float(trainer.lightning_module.layer.weight)
+
+    ours = load(COUNTERPARTS["EMAWeightAveraging"])
+    theirs, found = both(tmp_path, train)
+    assert found == theirs and found[0] == [*["swap"] * 6, "copy"]
+
+
 def test_a_subclass_of_base_finetuning_keeps_its_state_in_its_own_way(tmp_path: Path) -> None:
     class Unfreezes(load(COUNTERPARTS["BaseFinetuning"])):  # type: ignore[misc]
         def freeze_before_training(self, pl_module: Any) -> None:

@@ -109,7 +109,7 @@ def test_a_shared_weight_is_averaged_once_and_has_all_its_names() -> None:
     module[1].weight = module[0].weight
     average = AveragedWeights(module)
     values = average.named_values()
-    assert len(list(average.module.buffers())) == 3 and values.keys() == module.state_dict().keys()
+    assert len(list(average.module.parameters())) == 3 and values.keys() == module.state_dict().keys()
     assert values["0.weight"] is values["1.weight"]
 
 

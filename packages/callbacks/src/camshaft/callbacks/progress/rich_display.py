@@ -183,18 +183,18 @@ class StyledColumn(ProgressColumn):
         return Text(self.describe(task), style=self.style)
 
 
-def show_batches(task: Task) -> str:
+def _batches(task: Task) -> str:
     """Return finished and total batches, such as "3/10", or "3/--" if the total is unknown."""
     return f"{int(task.completed)}/{'--' if task.total is None else int(task.total)}"
 
 
-def show_times(task: Task) -> str:
+def _times(task: Task) -> str:
     """Return elapsed and remaining time, such as "0:00:03 • 0:01:10"."""
     seconds = (task.finished_time if task.finished else task.elapsed, task.time_remaining)
     return " • ".join("-:--:--" if one is None else str(timedelta(seconds=int(one))) for one in seconds)
 
 
-def show_rate(task: Task) -> str:
+def _rate(task: Task) -> str:
     """Return the batches per second, such as "12.30it/s"."""
     return f"{task.speed or 0.0:.2f}it/s"
 
@@ -209,9 +209,9 @@ def default_columns(theme: Any) -> list[ProgressColumn]:
             finished_style=theme.progress_bar_finished,
             pulse_style=theme.progress_bar_pulse,
         ),
-        StyledColumn(show_batches, theme.batch_progress),
-        StyledColumn(show_times, theme.time, max_refresh=0.5),
-        StyledColumn(show_rate, theme.processing_speed),
+        StyledColumn(_batches, theme.batch_progress),
+        StyledColumn(_times, theme.time, max_refresh=0.5),
+        StyledColumn(_rate, theme.processing_speed),
     ]
 
 

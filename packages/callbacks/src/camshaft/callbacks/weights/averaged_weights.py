@@ -67,7 +67,7 @@ class AveragedWeights(AveragedModel):
         names, slots = _slots(model, use_buffers)
         averages = _Weights()
         for name, (owner, key) in zip(names, slots, strict=True):
-            averages.hold(name, _copy(local(owner[key]), device))
+            averages.hold(name, _copy(local(owner[key]), device), isinstance(owner[key], nn.Parameter))
         super().__init__(averages, None, avg_fn, multi_avg_fn, use_buffers)  # type: ignore[arg-type]
         self._names = names
         self._averages = [tensor for _, tensor in averages.held]
@@ -221,13 +221,16 @@ class _Weights(nn.Module):
     def __deepcopy__(self, memo: object) -> _Weights:
         return self  # it is a copy already
 
-    def hold(self, name: str, value: Tensor) -> None:
+    def hold(self, name: str, value: Tensor, is_parameter: bool) -> None:
         *path, key = name.split(".")
         part: nn.Module = self
         for child in path:
             # `add_module` refuses some names
             part = part._modules.setdefault(child, nn.Module())  # type: ignore[assignment]
-        part._buffers[key] = value
+        if is_parameter:
+            value = part._parameters[key] = nn.Parameter(value, requires_grad=False)
+        else:
+            part._buffers[key] = value
         self.held.append((name, value))
 
 

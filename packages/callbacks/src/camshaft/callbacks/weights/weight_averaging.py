@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -55,11 +54,6 @@ class WeightAveraging(Callback):
     """
 
     averages_weights: ClassVar[bool] = True
-
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_swap_models": "Override `should_update`, or pass `apply_at_end`.",
-        "_copy_average_to_current": "Pass `apply_at_end`, or read `average_model`.",
-    }
 
     def __init__(
         self,
@@ -146,12 +140,12 @@ class WeightAveraging(Callback):
         """Give the module the averages, unless it has them since the end of fit."""
         average = self.average_model
         if average is not None and not self._is_applied and average.num_averaged and average.is_of(module):
-            average.exchange()
+            self._swap_models(module)
             self._is_applied = self._is_evaluating = True
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module its own weights back."""
-        self._end_evaluation()
+        self._end_evaluation(module)
 
     on_test_start = on_predict_start = on_validation_start
     on_test_end = on_predict_end = on_validation_end
@@ -164,19 +158,19 @@ class WeightAveraging(Callback):
                 f"{type(self).__name__} has averaged nothing: `should_update` was false after all updates. The module "
                 "has the weights of training. Start averaging sooner."
             )
-        self._apply_at_end()
+        self._apply_at_end(module)
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module the averages where nothing was left to train."""
-        self._apply_at_end()
+        self._apply_at_end(module)
 
     def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
         """Give the module its own weights back, if an evaluation was under way."""
-        self._end_evaluation()
+        self._end_evaluation(module)
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Give the module its own weights back, if an evaluation never ended."""
-        self._end_evaluation()
+        self._end_evaluation(module)
 
     def on_save_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
         """Save the averages as "state_dict", and unless only weights are saved the weights of training."""
@@ -195,15 +189,25 @@ class WeightAveraging(Callback):
         """Return the number of averaged models, by which a resumed run without this callback is warned."""
         return {"n_averaged": 0 if self.average_model is None else self.average_model.num_averaged}
 
-    def _end_evaluation(self) -> None:
-        if self._is_evaluating and self.average_model is not None:
-            self.average_model.exchange()
+    def _swap_models(self, module: Any) -> None:
+        """Exchange weights and averages; the name is that of Lightning's class, like the next one."""
+        assert self.average_model is not None
+        self.average_model.exchange()
+
+    def _copy_average_to_current(self, module: Any) -> None:
+        """Give the module the averages at the end; the averages become the weights of training, for checkpoints."""
+        assert self.average_model is not None
+        self.average_model.exchange()
+
+    def _end_evaluation(self, module: Any) -> None:
+        if self._is_evaluating:
+            self._swap_models(module)
             self._is_applied = self._is_evaluating = False
 
-    def _apply_at_end(self) -> None:
+    def _apply_at_end(self, module: Any) -> None:
         average = self.average_model
         if self.apply_at_end and average is not None and not self._is_applied and average.num_averaged:
-            average.exchange()
+            self._copy_average_to_current(module)
             self._is_applied = True
 
 

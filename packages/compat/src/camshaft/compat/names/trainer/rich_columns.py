@@ -8,7 +8,12 @@ from typing import Any
 from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.text import Text
 
-from camshaft.callbacks.progress.rich_display import StyledColumn, show_batches, show_rate, show_times
+from camshaft.callbacks import RichProgressBarTheme
+from camshaft.callbacks.progress.rich_display import StyledColumn, default_columns
+
+_BATCHES, _TIMES, _RATE = (
+    one.describe for one in default_columns(RichProgressBarTheme()) if isinstance(one, StyledColumn)
+)
 
 
 class CustomProgress(Progress):
@@ -32,8 +37,7 @@ class BatchesProcessedColumn(StyledColumn):
     """
 
     def __init__(self, style: Any) -> None:
-        super().__init__(show_batches, style)
-        self.style = style
+        super().__init__(_BATCHES, style)
 
 
 class CustomTimeColumn(StyledColumn):
@@ -44,7 +48,7 @@ class CustomTimeColumn(StyledColumn):
     """
 
     def __init__(self, style: Any) -> None:
-        super().__init__(show_times, style, max_refresh=0.5)
+        super().__init__(_TIMES, style, max_refresh=0.5)
 
 
 class ProcessingSpeedColumn(StyledColumn):
@@ -55,7 +59,7 @@ class ProcessingSpeedColumn(StyledColumn):
     """
 
     def __init__(self, style: Any) -> None:
-        super().__init__(show_rate, style)
+        super().__init__(_RATE, style)
 
 
 class MetricsTextColumn(ProgressColumn):
