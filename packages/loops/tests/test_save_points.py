@@ -226,6 +226,7 @@ def test_what_a_checkpoint_holds_is_plain(weights_only: bool) -> None:
     assert set(checkpoint) == (expected if weights_only else expected | further)
     assert checkpoint["own"] == [1, 2]
     assert checkpoint["loops"]["fit"].pop("elapsed_seconds") > 0
+    assert checkpoint["loops"]["fit"].pop("logged_steps_ahead", 0) == 0
     all_done = {"ready": 3, "started": 3, "processed": 3, "completed": 3}
     assert checkpoint["loops"] == {
         "fit": {
