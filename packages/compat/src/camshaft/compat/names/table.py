@@ -30,8 +30,9 @@ _LOGGERS = "CSVLogger CometLogger LightningLoggerBase Logger MLFlowLogger Tensor
 _LOGGER_BASE = """
     DummyExperiment DummyLogger LightningLoggerBase Logger merge_dicts rank_zero_experiment rank_zero_only"""
 _PROFILERS = "AdvancedProfiler PassThroughProfiler Profiler PyTorchProfiler SimpleProfiler"
-_COLLECTING = "AveragePrecision HammingDistance IoU PrecisionRecallCurve ROC"
-_CLASSIFICATION = f"AUROC Accuracy ConfusionMatrix F1 FBeta Precision Recall {_COLLECTING}"
+_COLLECTING = """
+    AUROC AveragePrecision ConfusionMatrix F1 FBeta HammingDistance IoU Precision PrecisionRecallCurve ROC Recall"""
+_CLASSIFICATION = f"Accuracy {_COLLECTING}"
 _REGRESSION = """
     ExplainedVariance MAE MSE MeanAbsoluteError MeanSquaredError MeanSquaredLogError PSNR R2Score RMSE SSIM"""
 _CLASSIFICATION_FUNCTIONS = """
@@ -188,8 +189,8 @@ _STANDS_FOR: Mapping[str, str] = {
     f"{_HERE}.trainer.command_line": "LightningArgumentParser LightningCLI",
     "camshaft.trainer.cli": f"{_CLI} ReduceLROnPlateau",
     f"{_HERE}.modules.metrics": """
-        AUROC Accuracy ConfusionMatrix ExplainedVariance F1 FBeta MAE=MeanAbsoluteError MSE=MeanSquaredError
-        MeanAbsoluteError MeanSquaredError Metric PSNR Precision R2Score RMSE Recall SSIM""",
+        Accuracy ExplainedVariance MAE=MeanAbsoluteError MSE=MeanSquaredError MeanAbsoluteError MeanSquaredError Metric
+        PSNR R2Score RMSE SSIM""",
     f"{_HERE}.modules.collecting_metrics": _COLLECTING,
     "torchmetrics.metric": "CompositionalMetric",
     "torchmetrics.utilities.checks": "_input_format_classification",

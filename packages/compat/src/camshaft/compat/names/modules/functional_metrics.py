@@ -76,7 +76,7 @@ def counts_of(
     return torch.stack((hits, guesses - hits, truth.shape[1] - guesses - missed, missed, support)).float()
 
 
-def _share(counts: Tensor, false_positives: float, false_negatives: float, average: str | None, where: str) -> Tensor:
+def share_of(counts: Tensor, false_positives: float, false_negatives: float, average: str | None, where: str) -> Tensor:
     """Return the share of true positives in these and the weighted false ones; 0 where there are none.
 
     Args:
@@ -90,14 +90,14 @@ def _share(counts: Tensor, false_positives: float, false_negatives: float, avera
         ValueError: If there is no such average.
     """
     hits, wrong, _, missed, support = counts.sum(1, keepdim=True) if average == "micro" else counts
-    shares: Tensor = (hits / (hits + false_positives * wrong + false_negatives * missed)).nan_to_num(0.0)
+    shares = torch.as_tensor(hits / (hits + false_positives * wrong + false_negatives * missed)).nan_to_num(0.0)
     match average:
         case "micro":
             return shares[0]
         case "macro" | "elementwise_mean":
             return shares.mean()
         case "weighted":
-            return (shares * support).sum() / support.sum()
+            return torch.as_tensor((shares * support).sum() / support.sum())
         case "sum":
             return shares.sum()
         case "none" | None:
@@ -106,7 +106,7 @@ def _share(counts: Tensor, false_positives: float, false_negatives: float, avera
     raise ValueError(must_be("average", rule, average, where, _ACTION))
 
 
-def _take_average(where: str, given: dict[str, Any], default: str | None) -> Any:
+def take_average(where: str, given: dict[str, Any], default: str | None) -> Any:
     """Remove the average from arguments, under the name that some release has for it.
 
     Without one, `default` is returned; None asks for micro, with a warning.
@@ -123,7 +123,7 @@ def _take_average(where: str, given: dict[str, Any], default: str | None) -> Any
 
 
 def _of_classes(where: str, weights: Callable[[float], tuple[float, float]], default: str | None = None) -> Any:
-    """Return a function for one of the shares of `_share`.
+    """Return a function for one of the shares of `share_of`.
 
     Args:
         where: Its name.
@@ -141,27 +141,27 @@ def _of_classes(where: str, weights: Callable[[float], tuple[float, float]], def
             raise TypeError(f"{where} takes no {len(args) + 2} arguments by position. Pass the others by name.")
         given.update(zip(positional, args, strict=False))
         beta = given.pop("beta", beta)
-        average, num_classes = _take_average(where, given, default), given.pop("num_classes", None)
+        average, num_classes = take_average(where, given, default), given.pop("num_classes", None)
         is_of_labels = preds.is_floating_point() and preds.ndim == target.ndim
         if default is None and num_classes is None and is_of_labels:
             num_classes = 1
         counted = {name: given.pop(name) for name in ("threshold", "multilabel") if name in given}
         if refuse_single_values(where, given):
             raise TypeError(f"{where} takes no argument {next(iter(given))!r} here. {_ACTION}")
-        return _share(counts_of(preds, target, num_classes, where=where, **counted), *weights(beta), average, where)
+        return share_of(counts_of(preds, target, num_classes, where=where, **counted), *weights(beta), average, where)
 
     return function
 
 
-def _weights_of_beta(beta: float) -> tuple[float, float]:
+def weights_of_beta(beta: float) -> tuple[float, float]:
     return 1 / (1 + beta**2), beta**2 / (1 + beta**2)
 
 
 precision = _of_classes("precision", lambda _: (1, 0))
 recall = _of_classes("recall", lambda _: (0, 1))
-f1 = _of_classes("f1", _weights_of_beta, "micro")
-f1_score = _of_classes("f1_score", _weights_of_beta, "macro")
-fbeta_score = _of_classes("fbeta_score", _weights_of_beta, "macro")
+f1 = _of_classes("f1", weights_of_beta, "micro")
+f1_score = _of_classes("f1_score", weights_of_beta, "macro")
+fbeta_score = _of_classes("fbeta_score", weights_of_beta, "macro")
 
 
 def fbeta(preds: Tensor, target: Tensor, num_classes: int, beta: float = 1.0, **kwargs: Any) -> Tensor:
@@ -201,13 +201,13 @@ def accuracy(
     if isinstance(num_classes, float):
         threshold = num_classes
         num_classes = None
-    average = _take_average("accuracy", given, "micro")
+    average = take_average("accuracy", given, "micro")
     if given:
         raise TypeError(f"accuracy takes no argument {next(iter(given))!r} here. {_ACTION}")
     if average in ("micro", "elementwise_mean", "sum"):
         return correct_labels(preds, target, threshold, top_k, subset_accuracy, "accuracy").float().mean()
     counts = counts_of(preds, target, num_classes and int(num_classes), threshold=threshold, where="accuracy")
-    return _share(counts, 0, 1, average, "accuracy")
+    return share_of(counts, 0, 1, average, "accuracy")
 
 
 def confusion_matrix(preds: Tensor, target: Tensor, *args: Any, **given: Any) -> Tensor:
@@ -227,9 +227,29 @@ def confusion_matrix(preds: Tensor, target: Tensor, *args: Any, **given: Any) ->
     labels = labels_of(preds, target, given.get("threshold", 0.5), "confusion_matrix").flatten()
     target = target.long().flatten()
     num_classes = max(2, get_num_classes(labels, target, given.get("num_classes")))
-    return ours.confusion_matrix(
-        labels, target, task="multiclass", num_classes=num_classes, normalize=normalize
-    ).float()
+    matrix = ours.confusion_matrix(labels, target, task="multiclass", num_classes=num_classes)
+    return normalized(matrix.float(), normalize)
+
+
+def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
+    """Return a confusion matrix whose rows ("true"), columns ("pred") or entries ("all") add up to 1; None for counts.
+
+    Raises:
+        ValueError: If `normalize` is something else.
+    """
+    match normalize:
+        case "true":
+            matrix = matrix / matrix.sum(1, keepdim=True)
+        case "pred":
+            matrix = matrix / matrix.sum(0, keepdim=True)
+        case "all":
+            matrix = matrix / matrix.sum()
+        case None | "none":
+            return matrix
+        case _:
+            rule = "'true', 'pred', 'all' or None"
+            raise ValueError(must_be("normalize", rule, normalize, "confusion_matrix", "Choose one of these."))
+    return matrix.nan_to_num(0.0)
 
 
 def stat_scores_multiple_classes(
@@ -298,7 +318,7 @@ def iou(
 
 def iou_of(counts: Tensor, ignore_index: int | None, absent_score: float, reduction: Any) -> Tensor:
     """Return `iou` of the counts of each class."""
-    scores = _share(counts, 1, 1, None, "iou")
+    scores = share_of(counts, 1, 1, None, "iou")
     scores[counts[[0, 1, 3]].sum(0) == 0] = absent_score
     kept = [index for index in range(len(scores)) if index != ignore_index]
     return reduce(scores[kept], reduction)
@@ -323,7 +343,7 @@ def dice_score(
         reduction: "elementwise_mean", "sum" or "none".
     """
     counts = counts_of(pred, target, pred.shape[1], where="dice_score")
-    scores = _share(counts, 0.5, 0.5, None, "dice_score")
+    scores = share_of(counts, 0.5, 0.5, None, "dice_score")
     scores[counts[4] == 0] = no_fg_score
     return reduce(scores[0 if bg else 1 :], reduction)  # type: ignore[arg-type]
 

@@ -34,40 +34,6 @@ def labels_of(preds: Tensor, target: Tensor, threshold: float, where: str) -> Te
     return preds
 
 
-def classification_arguments(
-    name: str, ours: str, num_classes: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Return today's arguments of a metric or function for a number of classes.
-
-    Args:
-        name: The earlier one, for messages.
-        ours: Today's, for messages.
-        num_classes: How many classes or labels.
-        args: What was given by position after it.
-        kwargs: What was given by keyword.
-
-    Raises:
-        TypeError: If something was given by position.
-        ValueError: If it is not clear what is classified.
-    """
-    if args:
-        raise TypeError(
-            must_be("args", "given by name after `num_classes`", args, name, "Write average=... and so on.")
-        )
-    is_multilabel = kwargs.pop("multilabel", False)
-    if num_classes == 1 or (num_classes is None and name == "AUROC"):
-        return {"task": "binary", **refuse_single_values(name, kwargs)}
-    if num_classes is None:
-        rule = "given, since without it it is not clear whether one of two classes or of several is meant"
-        action = f"Pass 1 for a label that is there or not, or use `torchmetrics.{ours}` with task=..."
-        raise ValueError(must_be("num_classes", rule, num_classes, name, action))
-    arguments = refuse_single_values(name, kwargs)
-    if is_multilabel:
-        return {"task": "multilabel", "num_labels": num_classes, **arguments}
-    arguments.pop("threshold", None)  # up to 1.4 it was for labels that each are there or not
-    return {"task": "multiclass", "num_classes": num_classes, **arguments}
-
-
 def refuse_single_values(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a metric without those that every metric had, if these have no effect.
 
@@ -183,34 +149,6 @@ class Accuracy(Metric):
     def compute(self) -> Tensor:
         """Return the share so far."""
         return self.correct.float() / self.total
-
-
-def _classification(name: str, ours: str, **defaults: Any) -> Any:
-    """Return a class whose instances are metrics of torchmetrics, for a number of classes."""
-
-    def make(cls: type, num_classes: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        if "__stands_for__" not in vars(cls):
-            raise TypeError(must_be(name, "used as it is", cls, cls.__qualname__, "Subclass one of `torchmetrics`."))
-        found = getattr(torchmetrics, ours)
-        return found(**classification_arguments(name, ours, num_classes, args, {**defaults, **kwargs}))
-
-    body = {
-        "__new__": make,
-        "__stands_for__": tuple(
-            getattr(torchmetrics.classification, f"{task}{ours}") for task in ("Binary", "Multiclass", "Multilabel")
-        ),
-        "__module__": __name__,
-    }
-    body["__doc__"] = f"`torchmetrics.{ours}` for `num_classes` from 2; others say `task=` there."
-    return StandIn(name, (), body)
-
-
-Precision = _classification("Precision", "Precision", average="micro")
-Recall = _classification("Recall", "Recall", average="micro")
-F1 = _classification("F1", "F1Score", average="micro")
-FBeta = _classification("FBeta", "FBetaScore", average="micro", beta=1.0)
-ConfusionMatrix = _classification("ConfusionMatrix", "ConfusionMatrix")
-AUROC = _classification("AUROC", "AUROC", average="macro")
 
 
 def _metric_of_values(name: str, base: type, *positional: str, is_stand_in: bool = True, **settings: Any) -> Any:
