@@ -255,7 +255,7 @@ def test_overrides_that_call_super_change_nothing(base: Any, tmp_path: Path) -> 
 
 def test_what_is_never_called_is_told_of_once_in_use(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     class Own(DDPStrategy):
-        def process_dataloader(self, dataloader: Any) -> Any:
+        def block_backward_sync(self) -> Any:
             raise AssertionError
 
         def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
@@ -267,8 +267,8 @@ def test_what_is_never_called_is_told_of_once_in_use(tmp_path: Path, recwarn: py
         trainer.fit(Line(), LOADER)
     told = [str(one.message) for one in recwarn if "nothing calls" in str(one.message)]
     assert told == [
-        "Own overrides `all_gather`, `process_dataloader`, which nothing calls here. Do it in a method that is called, "
-        "or in a callback."
+        "Own overrides `all_gather`, `block_backward_sync`, which nothing calls here. Do it in a method that is "
+        "called, or in a callback."
     ]
 
 
