@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset
+
+from camshaft.callbacks import ModelCheckpoint
 
 lightning = pytest.importorskip("lightning.pytorch", reason="compares with Lightning")
 compat = pytest.importorskip("camshaft.compat")
@@ -87,6 +89,49 @@ class Promising(Augmenting):
         return 10
 
 
+class Estimating(Sampler[list[int]]):
+    """Batches of different sizes, of which it promises more than it gives."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(9).tolist()
+        return iter([order[:4], order[4:6], order[6:]])
+
+
+class Remembering(RandomSampler):
+    """As public code has it to resume: a state that cannot be told before an order was drawn, or of after that."""
+
+    def __init__(self, dataset: Any, tells_later_numbers: bool) -> None:
+        super().__init__(dataset, generator=generator())
+        self.tells_later_numbers, self.counter, self.is_resumed = tells_later_numbers, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        numbers = self.generator.get_state() if self.tells_later_numbers else self.before
+        return {"numbers": numbers, "counter": self.counter}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["numbers"])
+        self.counter, self.is_resumed = state["counter"], True
+
+    def __iter__(self) -> Iterator[int]:
+        self.before = self.generator.get_state()
+        order = torch.randperm(len(self), generator=self.generator).tolist()
+        self.counter, self.is_resumed = self.counter if self.is_resumed else 0, False
+        for index in order[self.counter :]:
+            self.counter += 1
+            yield index
+        self.counter = 0
+
+
+def sampled(kind: Any, *arguments: Any) -> DataLoader[Any]:
+    dataset = TensorDataset(torch.arange(9.0)[:, None])
+    if kind is Estimating:
+        return DataLoader(dataset, batch_sampler=Estimating())
+    return DataLoader(dataset, 2, sampler=kind(dataset, *arguments))
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "a generator, full batches": lambda: shuffling(8, generator=generator()),
     "a generator, a short last batch": lambda: shuffling(generator=generator()),
@@ -101,6 +146,9 @@ KINDS: dict[str, Callable[[], Any]] = {
     "own, lazy": Lazy,
     "own, counting": Counting,
     "own, its own iterator": ItsOwnIterator,
+    "a sampler of wrong length": lambda: sampled(Estimating),
+    "a sampler whose state is not there at first": lambda: sampled(Remembering, False),
+    "a sampler whose state is a later one": lambda: sampled(Remembering, True),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "sanity check": {},
@@ -288,3 +336,31 @@ def test_a_fit_that_goes_on_draws_as_one_that_was_not_stopped(
         before, _ = fit(num_steps)
         after, its_weight = fit(-1, tmp_path / "stopped.ckpt")
         assert (before + after, its_weight) == (whole, weight)
+
+
+@pytest.mark.parametrize("tells_later_numbers", [False, True])
+def test_a_sampler_whose_state_does_not_restore_it_is_replayed(tells_later_numbers: bool, tmp_path: Path) -> None:
+    def batches(path: Path | None = None) -> list[list[float]]:
+        seen: list[list[float]] = []
+
+        class Module(compat.TrainingModule):  # type: ignore[name-defined,misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(1, 1)
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                seen.append(batch[0].flatten().tolist())
+                return self.layer(batch[0]).mean()
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), 0.01)
+
+        saves = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1)
+        trainer = compat.Trainer(
+            accelerator="cpu", max_epochs=2, callbacks=[saves], **{**QUIET, "enable_checkpointing": True}
+        )
+        trainer.fit(Module(), sampled(Remembering, tells_later_numbers), ckpt_path=path)
+        return seen
+
+    whole = batches()
+    assert batches(tmp_path / "step=2.ckpt") == whole[2:]

@@ -172,9 +172,9 @@ STATED: tuple[Stated, ...] = (
     Stated(
         name="overrides of strategies that nothing calls",
         topic="hooks",
-        lightning="calls `process_dataloader`, `all_gather`, `_configure_launcher` and the like",
+        lightning="calls `all_gather`, `_configure_launcher` and the like",
         camshaft="warns once, when the strategy is used, and names them",
-        reason="loaders, collectives and launchers are not the strategy's, or work in another way",
+        reason="collectives and launchers are not the strategy's, or work in another way",
         write="Do it in a method that is called, or in a callback.",
         proof=(
             "packages/compat/tests/test_import_names_strategies.py::test_what_is_never_called_is_told_of_once_in_use"

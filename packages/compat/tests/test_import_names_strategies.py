@@ -259,7 +259,7 @@ def test_overrides_that_call_super_change_nothing(base: Any, tmp_path: Path) -> 
 
 def test_what_is_never_called_is_told_of_once_in_use(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     class Own(DDPStrategy):
-        def process_dataloader(self, dataloader: Any) -> Any:
+        def block_backward_sync(self) -> Any:
             raise AssertionError
 
         def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
@@ -271,8 +271,8 @@ def test_what_is_never_called_is_told_of_once_in_use(tmp_path: Path, recwarn: py
         trainer.fit(Line(), LOADER)
     told = [str(one.message) for one in recwarn if "nothing calls" in str(one.message)]
     assert told == [
-        "Own overrides `all_gather`, `process_dataloader`, which nothing calls here. Do it in a method that is called, "
-        "or in a callback."
+        "Own overrides `all_gather`, `block_backward_sync`, which nothing calls here. Do it in a method that is "
+        "called, or in a callback."
     ]
 
 
@@ -283,6 +283,57 @@ def test_a_strategy_gathers_a_list_and_the_module_a_tensor(tmp_path: Path) -> No
     assert module.all_gather(torch.ones(2)).shape == (1, 2)
     with pytest.raises(ValueError, match="`group` must be None"):
         trainer.strategy.reduce(torch.ones(1), dist.new_group([0]), "sum")
+
+
+def test_an_override_of_process_dataloader_changes_what_is_read(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Own(DDPStrategy):
+        def process_dataloader(self, dataloader: Any) -> Any:
+            dataloader = super().process_dataloader(dataloader)
+            return DataLoader(TensorDataset(dataloader.dataset.tensors[0][:2] + 5.0), 1)
+
+    class Module(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            seen.append(f"train {batch[0].shape[0]} {bool((batch[0] > 1).all())}")
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            seen.append(f"validate {batch[0].shape[0]}")
+
+    trainer = trainer_of(tmp_path, strategy=Own(), num_sanity_val_steps=0)
+    trainer.fit(Module(), LOADER, LOADER)
+    assert seen == ["train 1 True"] * 2 + ["validate 1"] * 2
+
+
+@pytest.mark.parametrize("base", [DDPStrategy, SingleDeviceStrategy])
+def test_optimizer_states_are_those_that_the_strategy_tells(base: Any, tmp_path: Path) -> None:
+    class Telling(torch.optim.SGD):
+        """As torch's `ZeroRedundancyOptimizer`: its state can be told once it was consolidated."""
+
+        is_consolidated = False
+
+        def consolidate_state_dict(self, to: int = 0) -> None:
+            self.is_consolidated = True
+
+        def state_dict(self) -> Any:
+            if not self.is_consolidated:
+                raise RuntimeError("Optimizer state has not been consolidated on this rank.")
+            return super().state_dict()
+
+    class Module(Line):
+        def configure_optimizers(self) -> Any:
+            return Telling(self.parameters(), 0.1)
+
+    class Own(base):  # type: ignore[misc]
+        def optimizer_state(self, optimizer: Any) -> Any:
+            return {**super().optimizer_state(optimizer), "own": 1}
+
+    trainer = trainer_of(tmp_path, strategy=Own())
+    trainer.fit(Module(), LOADER)
+    trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    [state] = torch.load(tmp_path / "saved.ckpt", weights_only=True)["optimizer_states"]
+    assert state["own"] == 1 and state["param_groups"][0]["lr"] == 0.1
 
 
 def test_a_static_graph_may_be_set_where_the_module_is_wrapped(tmp_path: Path) -> None:

@@ -281,6 +281,7 @@ def loops_of_lightning(loop: loops.FitLoop) -> dict[str, Any]:
         _pair(view.total.completed, in_epoch if view.total.completed else 0)
         for view in (loop.automatic_optimization, loop.manual_optimization)
     )
+    of_optimizers = {"optimizer": {"step": automatic, "zero_grad": deepcopy(automatic)}}
     return {
         "fit_loop": {
             "state_dict": {},
@@ -288,11 +289,12 @@ def loops_of_lightning(loop: loops.FitLoop) -> dict[str, Any]:
             "epoch_loop.batch_progress": {**_progress(batches, earlier), "is_last_batch": is_last},
             "epoch_loop.scheduler_progress": _pair(0, 0),
             "epoch_loop.automatic_optimization.state_dict": {},
-            "epoch_loop.automatic_optimization.optim_progress": {
-                "optimizer": {"step": automatic, "zero_grad": deepcopy(automatic)}
-            },
+            "epoch_loop.automatic_optimization.optim_progress": of_optimizers,
             "epoch_loop.manual_optimization.state_dict": {},
             "epoch_loop.manual_optimization.optim_step_progress": by_hand,
+            # the names of 1.5 to 1.9, for the same values
+            "epoch_loop.batch_loop.optimizer_loop.optim_progress": of_optimizers,
+            "epoch_loop.batch_loop.manual_loop.optim_step_progress": by_hand,
             "epoch_loop.val_loop.state_dict": {},
             "epoch_loop.val_loop.batch_progress": _of_evaluation(loop.validation),
             "epoch_progress": _progress(epochs),

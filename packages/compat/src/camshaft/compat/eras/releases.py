@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from camshaft.hooks_core.dispatch.binding import parameter_names
+from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import Run
@@ -50,7 +52,10 @@ def release_of(run: Run) -> tuple[int, ...]:
 def may_log_with_other_options(run: Run) -> bool:
     """Return whether the release of a run's module may have let each call of `log` have other options."""
     reading = _reading_of_module(run)
-    return (reading is not None and reading.version == "1.x") or release_of(run) < REFUSES_OTHER_OPTIONS
+    if reading is None:  # all of 1.x had the argument, which alone does not tell the release
+        step = implementation(run.module, "training_step")
+        return step is not None and "optimizer_idx" in parameter_names(step)
+    return reading.version == "1.x" or release_of(run) < REFUSES_OTHER_OPTIONS
 
 
 def may_count_each_optimizer(run: Run) -> bool:

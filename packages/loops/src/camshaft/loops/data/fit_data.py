@@ -26,7 +26,7 @@ from camshaft.loops.data.loaders import (
     training_loader,
 )
 from camshaft.loops.data.resumable_loader import STATELESS_LOADERS, ResumableLoader, StatelessLoaders
-from camshaft.loops.data.shared_loader import EvenLoader, agree_on_lengths, share_out
+from camshaft.loops.data.shared_loader import EvenLoader, agree_on_lengths, handed_on, share_out
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.fit.limits import FitLimits
 from camshaft.loops.state.progress import FitProgress
@@ -366,9 +366,10 @@ class FitData:
         """Return this process's share of the training loader that was given."""
         loader = as_one_loader(given)
         loader = in_order(loader, "train") if self.limits.overfit_batches else loader
-        return (
-            share_out(loader, self._run.strategy, stage="train") if self._settings.use_distributed_sampler else loader
-        )
+        strategy = self._run.strategy
+        if self._settings.use_distributed_sampler:
+            loader = share_out(loader, strategy, stage="train")
+        return handed_on(loader, strategy)
 
     def _ask_validation(self) -> bool:
         """Get the validation loaders. Returns whether there is anything to validate."""

@@ -211,8 +211,12 @@ class ReadAhead:
                 "`resumes_exactly = True` if its epochs differ in length."
             )
             raise RuntimeError(must_be("train loader", rule, num_batches, _name_of(loader), action))
+        self.note(num_batches)
+
+    def note(self, num_batches: int | float) -> None:
+        """Note the number of batches of an epoch that came to its end."""
         if num_batches not in self._lengths:
-            self._lengths = [*self._lengths, num_batches][-2:]
+            self._lengths = [*self._lengths, int(num_batches)][-2:]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the batch, as it came from the loader (its reading cannot be undone), and the lengths of epochs."""
@@ -258,22 +262,32 @@ def numbered(
         iterator: As for `read_promised`.
 
     Raises:
-        RuntimeError: If a loader of known length ends before its time, as it does when the dataset
-            raises `StopIteration`.
+        RuntimeError: If a loader of known length ends before its time, as it does when the dataset raises
+            `StopIteration`. With `draws_as_lightning`, where lengths may be estimates, that is a warning, and an error
+            only if all epochs of the run that was resumed had more batches.
     """
     may_end_early, ahead = is_open_ended(loader), ahead or ReadAhead()
     if ahead.batch is not _MISSING or (may_end_early and (num_batches == UNKNOWN or not draws_as_lightning)):
         yield from _read_ahead(loader, iterator, num_batches, first, ahead)
         return
-    batch_idx = first - 1
+    batch_idx, ahead = first - 1, ahead or ReadAhead()
     promised = read_promised(loader, num_batches, first, iterator, ends_samplers=not draws_as_lightning)
     for batch_idx, batch in enumerate(promised, first):
-        yield batch_idx, batch, batch_idx + 1 == num_batches
+        is_last = batch_idx + 1 == num_batches
+        if is_last:
+            ahead.note(num_batches)
+        yield batch_idx, batch, is_last
     if batch_idx + 1 < num_batches and not may_end_early:
-        raise RuntimeError(
-            f"`{_name_of(loader)}` must give the {num_batches} batches that it promises, but got {batch_idx + 1} "
-            "(int) in this epoch: it ended early, as when its dataset raises StopIteration. Raise another error "
-            "there."
+        name, num_read = _name_of(loader), batch_idx + 1
+        if not draws_as_lightning:
+            raise RuntimeError(
+                f"`{name}` must give the {num_batches} batches that it promises, but got {num_read} (int) in this "
+                "epoch: it ended early, as when its dataset raises StopIteration. Raise another error there."
+            )
+        ahead.end_epoch(num_read, loader)
+        warn_user(
+            f"{name} tells that it has {num_batches} batches and has given {num_read}: the epoch ends there, without "
+            "the validation that is due at its last batch. Let `__len__` tell how many there are."
         )
 
 

@@ -23,7 +23,7 @@ from camshaft.loops.data.combined_loader import (
     read_promised,
     samplers_of,
 )
-from camshaft.loops.data.samplers import ReplayedSampler
+from camshaft.loops.data.samplers import ReplayedSampler, keeps_its_place
 from camshaft.loops.data.stateful_streams import FreshStart, checksum, copied, goes_on, resumes_exactly
 from camshaft.loops.state.random_state import (
     are_same,
@@ -442,13 +442,15 @@ def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
     if is_stream(loader):
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
-    generators, parts = generators_of(loader), [part for part in samplers_of(loader) if has_state(part)]
+    generators = generators_of(loader)
+    parts = [part for part in samplers_of(loader) if keeps_its_place(part, loader.dataset)]
+    stateful = {id(part) for part in parts}
     if batch_sampler is None:
-        sampler = sampler if has_state(sampler) else ReplayedSampler(sampler, generators, parts)
+        sampler = sampler if id(sampler) in stateful else ReplayedSampler(sampler, generators, parts)
         return {"batch_size": None, "sampler": sampler}
-    if has_state(batch_sampler):
+    if id(batch_sampler) in stateful:
         return {"batch_sampler": batch_sampler}
-    if has_state(sampler) and type(batch_sampler) is BatchSampler:
+    if id(sampler) in stateful and type(batch_sampler) is BatchSampler:
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "sampler": sampler}
     return {"batch_sampler": ReplayedSampler(batch_sampler, generators, parts)}
 

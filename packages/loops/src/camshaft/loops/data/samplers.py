@@ -19,8 +19,41 @@ from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops.data.combined_loader import has_state
 from camshaft.loops.state.random_state import are_same, isolated_randomness, random_state, restore_random_state
 
+_NUM_TRIED = 64  # indices, or batches of them, by which a sampler's state is tried
+
 Uneven = Literal["fill", "cut", "keep"]
 """Treatment of a remainder that the processes cannot share evenly: pad, drop, or one sample for some."""
+
+
+def keeps_its_place(sampler: Any, dataset: Any) -> bool:
+    """Return whether a sampler's state can be told at any time, and restores the rest of its order.
+
+    A sampler tells by an attribute `resumes_exactly`. Without one, copies are tried; what cannot be copied is believed.
+
+    Args:
+        sampler: The sampler, of indices or of batches of them. It is not iterated over.
+        dataset: What the indices are of; it is not copied.
+    """
+    if not has_state(sampler):
+        return False
+    declared = getattr(sampler, "resumes_exactly", None)
+    if declared is not None:
+        return bool(declared)
+    with isolated_randomness():
+        try:
+            whole, resumed = (copy.deepcopy(sampler, {id(dataset): dataset}) for _ in range(2))
+        except Exception:  # whatever methods of the user raise
+            return True
+        try:
+            whole.state_dict()
+            order = iter(whole)
+            next(order, None)
+            state = copy.deepcopy(whole.state_dict())
+            expected = list(islice(order, _NUM_TRIED))
+            resumed.load_state_dict(state)
+            return bool(list(islice(iter(resumed), len(expected))) == expected)
+        except Exception:
+            return False
 
 
 @attrs.define(eq=False, repr=False)
@@ -237,15 +270,20 @@ class _ReplayedIndices(Iterator[Any]):
     """One pass over a sampler. `state_dict` and `load_state_dict` are what torchdata looks for."""
 
     _owner: ReplayedSampler
-    # begun at the first call of `next`, as a plain loader does
-    _indices: Iterator[Any] | None = attrs.field(default=None, init=False)
+    _indices: Iterator[Any] = attrs.field(default=iter(()), init=False)
     _start: dict[str, Any] | None = attrs.field(default=None, init=False)
     _num_given: int = attrs.field(default=0, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        """Begin the sampler, as a plain loader does: a generator draws when it is first asked, any other one here."""
+        start = self._beginning()
+        self._indices = iter(self._owner.sampler)
+        if not are_same(start, self._beginning()):
+            self._start = start
+
     def __next__(self) -> Any:
-        if self._indices is None:
+        if self._start is None:
             self._start = self._beginning()
-            self._indices = iter(self._owner.sampler)
         index = next(self._indices)
         self._num_given += 1
         return index

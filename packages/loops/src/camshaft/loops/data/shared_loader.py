@@ -16,7 +16,6 @@ from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,
     copy_loader,
-    has_state,
     is_plain,
     is_stream,
     length_of,
@@ -25,7 +24,7 @@ from camshaft.loops.data.combined_loader import (
 )
 from camshaft.loops.data.loaders import count_batches, is_open_ended, leaves_of
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
-from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, numbers_of_first
+from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, keeps_its_place, numbers_of_first
 from camshaft.loops.data.stateful_streams import checksum
 from camshaft.loops.state.random_state import generators_of
 
@@ -86,6 +85,19 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
         sampler = ReplayedSampler(sampler, sampler.generators, _stateful_parts(loader))
     return _copy(loader, kind, **order | {"sampler": sampler})
+
+
+def handed_on(loader: Any, strategy: Strategy) -> Any:
+    """Return a loader as the strategy changes it; in a combination, each of them.
+
+    Args:
+        loader: This process's share.
+        strategy: Its `change_loader`, if it has one that is not None, takes a loader and returns what is to be read.
+    """
+    change = getattr(strategy, "change_loader", None)
+    if change is None:
+        return loader
+    return loader.with_loaders(change) if isinstance(loader, CombinedLoader) else change(loader)
 
 
 def count_share(loader: Any, shared: Any, limit: int | float, argument: str, strategy: Strategy) -> int | float:
@@ -184,7 +196,7 @@ def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: st
 
 
 def _stateful_parts(loader: DataLoader[Any]) -> list[Any]:
-    return [sampler for sampler in samplers_of(loader) if has_state(sampler)]
+    return [sampler for sampler in samplers_of(loader) if keeps_its_place(sampler, loader.dataset)]
 
 
 def _copy(loader: DataLoader[Any], kind: Any, **changes: Any) -> Any:

@@ -24,7 +24,14 @@ from camshaft.loops.data.loaders import (
     own_loaders,
     set_epoch,
 )
-from camshaft.loops.data.shared_loader import agree_on_rounds, count_share, in_rounds, prepare_orders, share_out
+from camshaft.loops.data.shared_loader import (
+    agree_on_rounds,
+    count_share,
+    handed_on,
+    in_rounds,
+    prepare_orders,
+    share_out,
+)
 from camshaft.loops.state.progress import BatchProgressView, Counters
 from camshaft.loops.state.run import Run
 from camshaft.loops.validators import check_batch_limit
@@ -165,6 +172,7 @@ class EvaluationLoop:
             self._new_loaders = own_loaders(given)
         if self.use_distributed_sampler:
             self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
+        self.loaders = [handed_on(loader, strategy) for loader in self.loaders]
         self.given_loaders = as_given(source, self.loaders)
         self.num_batches = [
             min(count_share(loader, shared, *limit, strategy) for limit in limits)

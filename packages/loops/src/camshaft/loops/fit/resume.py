@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -90,7 +91,8 @@ def collect(
             if of_strategy:
                 checkpoint["strategy"] = of_strategy
             configured = loop.optimization
-            checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in configured.optimizers]
+            state_of = getattr(run.strategy, "optimizer_state", methodcaller("state_dict"))
+            checkpoint["optimizer_states"] = [state_of(optimizer) for optimizer in configured.optimizers]
             checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in configured.schedulers]
             checkpoint |= of_all_ranks(loop.state_dict(run), run.strategy)
         save_data = implementation(run.data, "state_dict") if run.data is not None else None

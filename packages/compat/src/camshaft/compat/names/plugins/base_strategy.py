@@ -39,7 +39,7 @@ _NEVER_CALLED = (
     *("_configure_launcher", "_enable_model_averaging", "_get_process_group_backend", "_register_ddp_hooks"),
     *("_setup_model_and_optimizers", "_setup_optimizer", "all_gather", "block_backward_sync", "dispatch"),
     *("handles_gradient_accumulation", "init_ddp_connection", "init_dist_connection", "lightning_restore_optimizer"),
-    *("post_dispatch", "post_training_step", "pre_configure_ddp", "pre_dispatch", "process_dataloader"),
+    *("post_dispatch", "post_training_step", "pre_configure_ddp", "pre_dispatch"),
     *("reconciliate_processes", "restore_checkpoint_after_setup", "start_evaluating"),
     *("start_predicting", "start_training"),
 )
@@ -75,6 +75,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     loss: Tensor | None = None  # the latest, for overrides of `optimizer_step`
     _keeps_loss = False
     _computing: nn.Module | None = None
+    _layer_sync: Any = None  # batch norms are synchronised where the module is wrapped
     _is_attached = False
     _has_warned = False
 
@@ -203,6 +204,11 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     def post_training_step(self) -> None:
         """Do nothing."""
+
+    @property
+    def change_loader(self) -> Callable[[Any], Any] | None:
+        """An override of `process_dataloader`, to which the loops hand each loader; None without one."""
+        return self.process_dataloader if is_overridden(self, "process_dataloader") else None
 
     # set-up: what the native strategy calls, and under it what subclasses override
 
@@ -440,8 +446,15 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         return state
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return an optimizer's state."""
-        return optimizer.state_dict()
+        """Return an optimizer's state; of one that shards it, as torch's `ZeroRedundancyOptimizer`, all on rank 0.
+
+        Collective for such an optimizer.
+        """
+        consolidate = getattr(optimizer, "consolidate_state_dict", None)
+        if consolidate is None:
+            return optimizer.state_dict()
+        consolidate()
+        return optimizer.state_dict() if self.is_global_zero else {}
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the module's state of a checkpoint."""
@@ -476,8 +489,6 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         found = dict(checkpoint)
         if is_overridden(self, "lightning_module_state_dict"):
             found["state_dict"] = self.lightning_module_state_dict()
-        if is_overridden(self, "optimizer_state") and "optimizer_states" in found:
-            found["optimizer_states"] = [self.optimizer_state(one) for one in self.optimizers]
         return found
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], filepath: Any, storage_options: Any = None) -> Any:
