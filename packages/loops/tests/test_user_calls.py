@@ -71,7 +71,7 @@ def plateau(module: Any) -> Any:
             lambda: {"train": DataLoader(Noisy(4), shuffle=True)},
         ),
         (
-            "has no state: the batches",
+            "has no state that restores it: the batches",
             lambda: BareTrainer(Net(), max_epochs=1, stateless_loaders="fast_forward"),
             lambda: {"checkpoint": saved_inside()},
         ),
