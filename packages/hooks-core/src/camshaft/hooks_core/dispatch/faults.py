@@ -40,6 +40,7 @@ class Fault:
         message: What is wrong and what to do.
         meant: The hook that the method was meant to be, where its name is nearly that of one.
         is_warning: Whether it is a warning only, and the method is left alone.
+        is_told_once: Whether one run of a process tells of it, for all instances of the class.
     """
 
     receiver: str
@@ -47,6 +48,7 @@ class Fault:
     message: str
     meant: str = ""
     is_warning: bool = False
+    is_told_once: bool = False
 
     def __str__(self) -> str:
         return f"{self.receiver}.{self.method}: {self.message}"
@@ -209,7 +211,8 @@ def _of_an_old_era(
     if is_dead:
         told = f"this hook belongs to the eras {eras}, and the class to a later one: it is dead, and never called."
         declare = "declare the release that the class was written for as `hook_era`"
-        return _fault(f"{told} {hint}, {declare}, {_OR_MARK}", is_warning=True)
+        fault = _fault(f"{told} {hint}, {declare}, {_OR_MARK}", is_warning=True)
+        return attrs.evolve(fault, is_told_once=True)
     return _fault(f"this hook belongs to the eras {eras}, which this run does not call. {hint}, {_OR_MARK}")
 
 

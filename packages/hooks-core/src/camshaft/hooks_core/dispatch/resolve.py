@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.dispatch.calls import ResolvedReceiver, calls_of, wrapped
@@ -17,10 +18,13 @@ from camshaft.hooks_core.dispatch.faults import (
     missing_step,
 )
 from camshaft.hooks_core.dispatch.hooks import Hooks
-from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
+from camshaft.hooks_core.dispatch.implementation import class_of, implementation, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import Receiver
+
+_told: WeakSet[type] = WeakSet()
+"""The classes whose faults that are told once have been told."""
 
 
 def resolve(
@@ -151,7 +155,14 @@ def _faults(
         has_reader=has_reader,
         uncalled=uncalled,
     )
-    return [fault for fault in (*faults, *reading.faults) if not {fault.method, fault.meant} & {*uncalled}]
+    is_told = class_of(receiver) in _told
+    if any(fault.is_told_once for fault in faults):
+        _told.add(class_of(receiver))
+    return [
+        fault
+        for fault in (*faults, *reading.faults)
+        if not {fault.method, fault.meant} & {*uncalled} and not (is_told and fault.is_told_once)
+    ]
 
 
 def _report(
