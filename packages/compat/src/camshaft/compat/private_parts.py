@@ -61,7 +61,7 @@ class ConnectorView:
     @property
     def precision_plugin(self) -> Any:
         """The precision of the strategy."""
-        return self._trainer.strategy.precision
+        return self._trainer.precision_plugin
 
     @property
     def is_distributed(self) -> bool:
