@@ -10,7 +10,8 @@ from trainer_parts import loader
 
 from camshaft.callbacks import EarlyStopping
 from camshaft.compat import Callback
-from camshaft.hooks_core import is_overridden
+from camshaft.hooks_core import Receiver, is_overridden, resolve
+from camshaft.hooks_core.trace import Trace
 
 
 class Of19(Callback):
@@ -49,3 +50,10 @@ def test_hooks_that_are_gone_are_there_to_be_called_by_super_in_subclasses_of_st
     Own("loss").on_epoch_start(None, None)
     assert not is_overridden(EarlyStopping("loss"), "on_epoch_start")
     assert not is_overridden(Callback(), "on_init_start")
+
+
+def test_a_plain_callback_is_recorded_and_called_with_todays_arguments() -> None:
+    trace = Trace()
+    callback = trace.record(type("Plain", (Callback,), {})(), Receiver.CALLBACK)
+    resolve(callbacks=[callback]).on_train_batch_start("batch", 3)
+    assert "batch_idx=3" in trace.events[0].arguments

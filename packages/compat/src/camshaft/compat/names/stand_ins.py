@@ -6,6 +6,7 @@ import re
 from abc import ABCMeta
 from collections.abc import Mapping
 from functools import cache
+from inspect import unwrap
 from operator import attrgetter
 from types import FunctionType
 from typing import Any, NoReturn
@@ -37,7 +38,7 @@ def accept_pl_module(cls: type) -> None:
     for klass in cls.__mro__:
         if klass.__module__.partition(".")[0] != "camshaft":
             continue
-        for function in vars(klass).values():
+        for function in map(unwrap, filter(callable, vars(klass).values())):
             if isinstance(function, FunctionType) and function.__code__.co_varnames[1:3] == ("trainer", "module"):
                 code = function.__code__
                 # variables are found by their index; those that an inner function reads are listed twice
