@@ -102,7 +102,7 @@ def test_saving_stopping_and_resuming_go_as_on_lightning(configuration: Configur
     compare(configuration)
 
 
-@settings(DRAWN, max_examples=120)
+@settings(DRAWN, max_examples=60)
 @given(drawing.fits_under_import_names())
 def test_fit_under_the_import_names_goes_as_on_lightning(configuration: Configuration) -> None:
     compare(configuration, UNDER_IMPORT_NAMES, IMPORT_NAMES)
