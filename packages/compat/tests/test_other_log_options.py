@@ -63,3 +63,18 @@ def test_the_latest_options_count(tmp_path: Path) -> None:
 def test_with_one_process_sync_dist_may_differ_as_in_lightning(tmp_path: Path) -> None:
     trainer, _ = fitted(tmp_path, "2.6", {"sync_dist": True}, {"sync_dist": False}, {})
     assert trainer.callback_metrics["x"] == 3
+
+
+def test_a_module_that_is_of_1_x_by_optimizer_idx_alone_may_log_with_other_options(tmp_path: Path) -> None:
+    class Logging(Regression):
+        def training_step(self, batch: list[Tensor], batch_idx: int, optimizer_idx: int) -> Any:
+            self.log("x", 1.0, prog_bar=True)
+            self.log("x", 2.0)
+            return self.loss(batch)
+
+        def configure_optimizers(self) -> Any:
+            return [super().configure_optimizers(), super().configure_optimizers()], []
+
+    trainer = quiet_trainer(tmp_path, max_epochs=1)
+    trainer.fit(Logging(), loader(4))
+    assert trainer.callback_metrics["x"] == 2

@@ -241,6 +241,15 @@ def test_a_loader_that_gives_less_than_it_promised_is_an_error() -> None:
         next(batches)
 
 
+def test_as_in_lightning_a_loader_may_give_less_than_it_promised() -> None:
+    ahead = ReadAhead()
+    with pytest.warns(UserWarning, match="Watched tells that it has 3 batches and has given 1: the epoch ends there"):
+        assert list(numbered(Watched(3, given=1), 3, 0, ahead, draws_as_lightning=True)) == [(0, 0, False)]
+    ahead.load_state_dict({"lengths": [2]}, 0, is_same_data=True)
+    with pytest.raises(RuntimeError, match="gives 2 batches in each epoch, as before the run was resumed"):
+        list(numbered(Watched(3, given=1), 3, 0, ahead, draws_as_lightning=True))
+
+
 def test_what_a_loader_gives_beyond_its_promise_is_left_out() -> None:
     assert list(numbered(Watched(2, given=5), 2)) == [(0, 0, False), (1, 1, True)]
 
@@ -258,10 +267,10 @@ def test_as_in_lightning_nothing_is_read_ahead_of_a_stream_whose_length_is_known
     loader = DataLoader(Stream(make_batches(3), 3), batch_size=None)
     ahead = ReadAhead()
     told = [(is_last, ahead.state_dict()) for _, _, is_last in numbered(loader, 3, 0, ahead, draws_as_lightning=True)]
-    assert told == [(False, {}), (False, {}), (True, {})]
+    assert told == [(False, {"lengths": []}), (False, {"lengths": []}), (True, {"lengths": [3]})]
     too_few = numbered(DataLoader(Stream(make_batches(2), 5), batch_size=None), 5, draws_as_lightning=True)
     assert [is_last for _, _, is_last in too_few] == [False, False]
-    ahead.load_state_dict({"batch": "of a run that read it"})
+    ahead.load_state_dict({"batch": "of a run that read it", "lengths": []}, 1, is_same_data=True)
     assert next(numbered(loader, 3, 1, ahead, draws_as_lightning=True)) == (1, "of a run that read it", False)
 
 

@@ -270,7 +270,7 @@ def numbered(
     if ahead.batch is not _MISSING or (may_end_early and (num_batches == UNKNOWN or not draws_as_lightning)):
         yield from _read_ahead(loader, iterator, num_batches, first, ahead)
         return
-    batch_idx, ahead = first - 1, ahead or ReadAhead()
+    batch_idx = first - 1
     promised = read_promised(loader, num_batches, first, iterator, ends_samplers=not draws_as_lightning)
     for batch_idx, batch in enumerate(promised, first):
         is_last = batch_idx + 1 == num_batches
