@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from camshaft.compat import TrainingModule
-from camshaft.compat.names.trainer.callbacks import ModelCheckpoint
+from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
 
 
 class WithoutOptimizer(TrainingModule):
