@@ -25,7 +25,7 @@ USED_WHERE_PRESENT = {
     "hooks-core": {"torch"},
     "loops": {"numpy"},
     "trainer": {"numpy", "pyyaml"},
-    "compat": {"fsspec", "numpy", "omegaconf", "psutil", "scikit-learn", "torchvision"},
+    "compat": {"fsspec", "numpy", "omegaconf", "psutil", "scikit-learn", "sklearn", "torchvision"},
 }
 HOOKS_CORE = next(path.parent for path in PACKAGES if path.parent.name == "hooks-core")
 
