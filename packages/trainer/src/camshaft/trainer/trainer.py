@@ -152,8 +152,8 @@ class Trainer:
             "after_optimizer_step". None means the first.
         truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time; None
             takes the module's attribute of that name, if it has one, and else leaves batches whole.
-        stateless_loaders: Resume inside an epoch with a training loader that has no state: "refuse" it, or
-            "fast_forward": read the batches that were used and drop them.
+        stateless_loaders: Resume inside an epoch with a training loader that has no state, or one that does not restore
+            it exactly: "refuse" it, or "fast_forward": read the batches that were used and drop them.
         deterministic: If true, operations without a deterministic algorithm raise; "warn" lets them warn; see
             `camshaft.trainer.TorchSwitches`, as for the next two. None leaves it as the process has it.
         benchmark: If true, cuDNN searches for the fastest algorithm; None leaves it as the process has it.

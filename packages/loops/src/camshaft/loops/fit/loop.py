@@ -58,8 +58,8 @@ class FitLoop:
             "after_optimizer_step"; None means "before_backward", unless the run's `optimization_factory` has another.
         truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
             the module's attribute of that name, if it has one, and else leaves batches whole.
-        stateless_loaders: Treatment of a training loader without a state by a resume inside an epoch: "refuse" it, or
-            "fast_forward": read the batches that were used and drop them.
+        stateless_loaders: Treatment of a training loader without a state, or with one that does not restore it exactly,
+            by a resume inside an epoch: "refuse" it, or "fast_forward": read the batches that were used and drop them.
         use_distributed_sampler: Whether several processes share the data of a `DataLoader` out among them.
         agree_every_n_batches: Batches after which several processes ask each other whether to stop; None asks about
             four times per second, see `Agreement`. Fewer let a `should_stop` within an epoch take effect sooner.
