@@ -277,7 +277,7 @@ def numbered(
         if is_last:
             ahead.note(num_batches)
         yield batch_idx, batch, is_last
-    if batch_idx + 1 < num_batches and not may_end_early:
+    if batch_idx + 1 < num_batches:
         name, num_read = _name_of(loader), batch_idx + 1
         if not draws_as_lightning:
             raise RuntimeError(
@@ -285,10 +285,11 @@ def numbered(
                 "epoch: it ended early, as when its dataset raises StopIteration. Raise another error there."
             )
         ahead.end_epoch(num_read, loader)
-        warn_user(
-            f"{name} tells that it has {num_batches} batches and has given {num_read}: the epoch ends there, without "
-            "the validation that is due at its last batch. Let `__len__` tell how many there are."
-        )
+        if not may_end_early:
+            warn_user(
+                f"{name} tells that it has {num_batches} batches and has given {num_read}: the epoch ends there, "
+                "without the validation that is due at its last batch. Let `__len__` tell how many there are."
+            )
 
 
 def _read_ahead(

@@ -226,7 +226,7 @@ class ResumableLoader:
 
     def _states(self) -> dict[str, Any]:
         states = {"loader": self._source.state_dict()}
-        if self._streams_here:
+        if self._streams_here and not self._is_under_way:
             states["streams"] = [copy.deepcopy(getattr(owner, name).state_dict()) for owner, name in self._streams_here]
         return states
 
@@ -249,7 +249,8 @@ class ResumableLoader:
                     f"may be another than that of a run that was not stopped.{_OTHER_STATE}"
                 )
             elif "loader" in state:
-                streams = zip(self._streams_here, state.get("streams", ()), strict=True)
+                # no states of streams are there if it was left inside an epoch and not read since
+                streams = zip(self._streams_here, state.get("streams", ()), strict=False)
                 going_on = [
                     goes_on(getattr(owner, name), own, is_exhausted=self._is_exhausted)
                     for (owner, name), own in streams
