@@ -19,6 +19,7 @@ from camshaft.loops.data.combined_loader import (
     is_plain,
     is_stream,
     length_of,
+    nodes_of,
     order_of,
     read_promised,
     samplers_of,
@@ -197,13 +198,13 @@ class ReadAhead:
         """Note that the stream has given an epoch.
 
         Raises:
-            RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of one with `set_epoch`
-                may differ: of these, if it lacks all that were done before.
+            RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of one with `set_epoch`,
+                and of torchdata's nodes, may differ: of these, if it lacks all that were done before.
         """
         parts = [part for leaf in leaves_of(loader) for part in (leaf, getattr(leaf, "dataset", None))]
-        is_told = any(hasattr(part, "set_epoch") for part in parts)
+        may_differ = any(hasattr(part, "set_epoch") or nodes_of(part) for part in parts)
         is_vouched_for = any(getattr(part, "resumes_exactly", False) for part in parts)
-        fewest = self._num_left + 1 if is_told else self._expected
+        fewest = self._num_left + 1 if may_differ else self._expected
         if num_batches < fewest and not is_vouched_for:
             rule = f"one that gives {self._expected} batches in each epoch, as before the run was resumed"
             action = (
