@@ -41,11 +41,11 @@ class TerminalDisplay:
         self._live.start()
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Redraw the rows."""
+        """Redraw the rows, with `metrics` at the first."""
         self._live.update(render(rows, metrics, self._console.width), refresh=True)
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Print a permanent row, above those that are redrawn."""
+        """Print a permanent row with `metrics`, above those that are redrawn."""
         self._console.print(render([row], metrics, self._console.width))
 
     def close(self, erase: bool = False) -> None:
@@ -134,7 +134,7 @@ class ColumnsDisplay:
         self.progress.start()
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Redraw the rows."""
+        """Redraw the rows, with `metrics` at the first."""
         progress = self.progress
         while len(self.task_ids) > len(rows):
             progress.remove_task(self.task_ids.pop())
@@ -145,7 +145,7 @@ class ColumnsDisplay:
         progress.refresh()
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Print a permanent row, above those that are redrawn."""
+        """Print a permanent row with `metrics`, above those that are redrawn."""
         self.draw([row], metrics)
         self._console.print(self.progress.make_tasks_table(self.progress.tasks))
 
@@ -222,11 +222,11 @@ class NotebookDisplay:
         self._handle: Any = None
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Redraw the rows."""
+        """Redraw the rows, with `metrics` at the first."""
         self._show(_as_output(rows, metrics))
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Draw a permanent row; the next drawing gets a new output below."""
+        """Draw a permanent row with `metrics`; the next drawing gets a new output below."""
         self._show(_as_output([row], metrics))
         self._handle = None
 

@@ -102,7 +102,7 @@ def positional_names(function: Callable[..., Any], provided: Sequence[str], opti
 
 
 def default_of(function: Callable[..., Any], name: str) -> Any:
-    """Return the default of a function's parameter; None where it has none, or takes it by `*args`."""
+    """Return the default of a function's parameter `name`; None where it has none, or takes it by `*args`."""
     parameter = inspect.signature(function).parameters.get(name)
     return None if parameter is None else _default(parameter)
 

@@ -44,7 +44,7 @@ _OTHERWISE = (
 )
 _ACTION = f"Give it (or its dataset) `state_dict` and `load_state_dict`, {_OTHERWISE}"
 _OTHER_STATE = (
-    " Its `state_dict` takes other arguments than torch's protocol has: use the loader that its library has for it, "
+    " Its `state_dict` takes other arguments than torch's protocol has. Use the loader that its library has for it, "
     "such as MosaicML's StreamingDataLoader."
 )
 

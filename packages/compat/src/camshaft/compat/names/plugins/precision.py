@@ -363,7 +363,10 @@ def _scaled_by(scaler: GradScaler, device_type: str) -> _Precision:
         unscaled.name = "16-mixed"
         return unscaled
     if type(scaler).__name__ not in ("GradScaler", "ShardedGradScaler"):
-        warn_user(f"Settings of {type(scaler).__qualname__} are taken, and its methods are not called.")
+        warn_user(
+            f"Settings of {type(scaler).__qualname__} are taken, and its methods are not called. Override those of a "
+            "precision to change how losses are scaled."
+        )
     return ScaledPrecision(
         device_type,
         init_scale=scaler.get_scale(),
