@@ -110,7 +110,7 @@ def measuring(folder: Path) -> dict[str, float]:
 
 
 class Faulty(Regression):
-    """The last bit of the loss flips in one forward pass of rank 1, also if passes are undone."""
+    """The loss is wrong in one forward pass of rank 1, by more than what the mean over ranks rounds away."""
 
     num_passes = 0
 
@@ -118,7 +118,7 @@ class Faulty(Regression):
         Faulty.num_passes += 1
         loss = super().training_step(batch, batch_idx)
         is_faulty = self.trainer.global_rank == 1 and Faulty.num_passes == 3 + 1 + 2  # in the repetitions of step 1
-        return loss * (1 + 2**-20) if is_faulty else loss
+        return loss * (1 + 2**-8) if is_faulty else loss
 
 
 def corrupted(folder: Path) -> tuple[dict[int, list[str]], int]:
