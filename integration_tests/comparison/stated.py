@@ -252,6 +252,21 @@ STATED: tuple[Stated, ...] = (
         proof="packages/loops/tests/test_batches.py::test_samplers_are_told_the_epoch",
     ),
     Stated(
+        name="random numbers and order under `ddp` and `fsdp`",
+        topic="data",
+        lightning=(
+            "seeds again when the strategy is set up, and shuffles by a `DistributedSampler` with the seed of "
+            "`seed_everything`, on one device, too"
+        ),
+        camshaft="leaves random numbers as they are, and shares out the order of one process; import names as well",
+        reason="the batches of all processes together are those of one process with larger batches",
+        write="Pass a loader with a `DistributedSampler`, and `use_distributed_sampler=False`, for Lightning's order.",
+        proof=(
+            "packages/loops/tests/test_shared_loader.py"
+            "::test_training_batches_of_all_ranks_are_together_those_of_one_with_larger_batches"
+        ),
+    ),
+    Stated(
         name="datasets and loaders that shuffle by epoch",
         topic="data",
         lightning="calls no `set_epoch` of theirs: `shuffle` of `datasets` gives each epoch the same order",
