@@ -226,7 +226,7 @@ class ResumableLoader:
 
     def _states(self) -> dict[str, Any]:
         states = {"loader": self._source.state_dict()}
-        if self._streams_here and not self._is_under_way:
+        if self._streams_here:  # also inside an epoch, which a limit may end there
             states["streams"] = [copy.deepcopy(getattr(owner, name).state_dict()) for owner, name in self._streams_here]
         return states
 
@@ -249,8 +249,7 @@ class ResumableLoader:
                     f"may be another than that of a run that was not stopped.{_OTHER_STATE}"
                 )
             elif "loader" in state:
-                # no states of streams are there if it was left inside an epoch and not read since
-                streams = zip(self._streams_here, state.get("streams", ()), strict=False)
+                streams = zip(self._streams_here, state.get("streams", ()), strict=True)
                 going_on = [
                     goes_on(getattr(owner, name), own, is_exhausted=self._is_exhausted)
                     for (owner, name), own in streams
