@@ -245,7 +245,7 @@ def test_as_in_lightning_a_loader_may_give_less_than_it_promised() -> None:
     ahead = ReadAhead()
     with pytest.warns(UserWarning, match="Watched tells that it has 3 batches and has given 1: the epoch ends there"):
         assert list(numbered(Watched(3, given=1), 3, 0, ahead, draws_as_lightning=True)) == [(0, 0, False)]
-    ahead.load_state_dict({"lengths": [2]}, 0, is_same_data=True)
+    ahead.load_state_dict({"lengths": [2]}, is_same_data=True)
     with pytest.raises(RuntimeError, match="gives 2 batches in each epoch, as before the run was resumed"):
         list(numbered(Watched(3, given=1), 3, 0, ahead, draws_as_lightning=True))
 
@@ -270,7 +270,7 @@ def test_as_in_lightning_nothing_is_read_ahead_of_a_stream_whose_length_is_known
     assert told == [(False, {"lengths": []}), (False, {"lengths": []}), (True, {"lengths": [3]})]
     too_few = numbered(DataLoader(Stream(make_batches(2), 5), batch_size=None), 5, draws_as_lightning=True)
     assert [is_last for _, _, is_last in too_few] == [False, False]
-    ahead.load_state_dict({"batch": "of a run that read it", "lengths": []}, 1, is_same_data=True)
+    ahead.load_state_dict({"batch": "of a run that read it", "lengths": []}, is_same_data=True)
     assert next(numbered(loader, 3, 1, ahead, draws_as_lightning=True)) == (1, "of a run that read it", False)
 
 

@@ -204,7 +204,7 @@ def points_of(stops: list[int], training: Training, whole: Process) -> list[int]
 @given(trainings(KINDS), stops)
 @example(Training(kind="torchdata nodes", num_samples=5, limit=3, optimizer="sgd", scheduler=None), [2, 3])
 @example(Training(kind="stream nodes", num_samples=3, num_epochs=1), [0])
-@example(Training(kind="weighted nodes", num_samples=2, optimizer="sgd", scheduler=None), [7])  # of 8 and 5 batches
+@example(Training(kind="weighted nodes", num_samples=2, optimizer="sgd", scheduler=None), [7, 8])  # of 8 and 5 batches
 @example(Training(kind="nodes with own generator", num_samples=3, num_epochs=1), [0])
 def test_going_on_from_any_batch_is_exact(training: Training, stops: list[int]) -> None:
     whole = run_whole(training)

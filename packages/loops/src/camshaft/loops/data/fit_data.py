@@ -518,7 +518,7 @@ class TrainingBatches:
             raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
         self._loader.load_state_dict(state["loader"])
         is_same_data = state["division"] == self._division
-        self._ahead.load_state_dict(state["read_ahead"], num_done, is_same_data=is_same_data)
+        self._ahead.load_state_dict(state["read_ahead"], is_same_data=is_same_data)
         self._first = num_done
 
     def _resumable(self, loader: Any, stateless: StatelessLoaders) -> Any:

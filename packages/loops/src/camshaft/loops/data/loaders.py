@@ -188,7 +188,6 @@ class ReadAhead:
         self.batch: Any = _MISSING
         self._lengths: list[int] = []  # the different numbers of batches of whole epochs; two are enough to know
         self._expected = 0
-        self._num_left = -1  # in the epoch that was resumed
 
     def clear(self) -> None:
         """Forget the batch."""
@@ -199,12 +198,12 @@ class ReadAhead:
 
         Raises:
             RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of one with `set_epoch`,
-                and of torchdata's nodes, may differ: of these, if it lacks all that were done before.
+                and of torchdata's nodes, may differ: of these, if it has none.
         """
         parts = [part for leaf in leaves_of(loader) for part in (leaf, getattr(leaf, "dataset", None))]
         may_differ = any(hasattr(part, "set_epoch") or nodes_of(part) for part in parts)
         is_vouched_for = any(getattr(part, "resumes_exactly", False) for part in parts)
-        fewest = self._num_left + 1 if may_differ else self._expected
+        fewest = min(1, self._expected) if may_differ else self._expected
         if num_batches < fewest and not is_vouched_for:
             rule = f"one that gives {self._expected} batches in each epoch, as before the run was resumed"
             action = (
@@ -224,18 +223,16 @@ class ReadAhead:
         batch = {} if self.batch is _MISSING else {"batch": self.batch}
         return {**batch, "lengths": self._lengths}
 
-    def load_state_dict(self, state: dict[str, Any], num_done: int, *, is_same_data: bool) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, is_same_data: bool) -> None:
         """Take the batch back, and expect as many batches in each epoch as before, if they were always as many.
 
         Args:
             state: The result of `state_dict`.
-            num_done: Batches of the epoch that are done; 0 between epochs.
             is_same_data: Whether epochs are divided into batches as they were then.
         """
         self.batch = state.get("batch", _MISSING)
         self._lengths = list(state["lengths"]) if is_same_data else []
         self._expected = self._lengths[0] if len(self._lengths) == 1 else 0
-        self._num_left = (self._expected - num_done if num_done else 0) if self._expected else -1
 
 
 def numbered(
