@@ -9,21 +9,13 @@ import pytest
 from comparison import drawing
 from comparison.comparing import Mismatch, compare
 from comparison.configuration import Configuration
-from comparison.frameworks import CAMSHAFT, LIGHTNING, Framework
+from comparison.frameworks import IMPORT_NAMES, LIGHTNING, Framework
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import camshaft.compat
 from camshaft.hooks_core import CATALOGUE, Receiver
 from camshaft.hooks_core.eras import EVERYDAY_NAMES
 
-IMPORT_NAMES = attrs.evolve(
-    CAMSHAFT,
-    name="import names",
-    trainer=camshaft.compat.Trainer,
-    module=camshaft.compat.TrainingModule,
-    data=camshaft.compat.DataModule,
-)
 REFUSED = {"training_epoch_end", "validation_epoch_end", "test_epoch_end"}
 """Hooks with which Lightning refuses a module."""
 DEAD = {

@@ -6,33 +6,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-import attrs
 import lightning.pytorch.callbacks as lightning_callbacks
 import pytest
 import torch
-from comparison.frameworks import CAMSHAFT, LIGHTNING, Framework
+from comparison.frameworks import IMPORT_NAMES, LIGHTNING, Framework
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from test_model_checkpoint_against_lightning import fit, found_in, loader, memory_of
 
-import camshaft.compat
 from camshaft.compat.names.finder import load
 from camshaft.compat.names.table import COUNTERPARTS
 from camshaft.compat.names.trainer import model_summary
-from camshaft.compat.names.trainer.callbacks import EarlyStopping, LearningRateMonitor
-from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
+from camshaft.compat.names.trainer.callbacks import LearningRateMonitor
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-IMPORT_NAMES = attrs.evolve(
-    CAMSHAFT,
-    name="import names",
-    trainer=camshaft.compat.Trainer,
-    module=camshaft.compat.TrainingModule,
-    callback=camshaft.compat.Callback,
-    model_checkpoint=ModelCheckpoint,
-    early_stopping=EarlyStopping,
-)
 
 
 def hooks_written_out(base: Any) -> Any:

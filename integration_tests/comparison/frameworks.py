@@ -95,6 +95,7 @@ IMPORT_NAMES = attrs.evolve(
     trainer=camshaft.compat.Trainer,
     module=camshaft.compat.TrainingModule,
     data=camshaft.compat.DataModule,
+    callback=camshaft.compat.Callback,
     strategy=_named("strategies", "SingleDeviceStrategy"),
     model_checkpoint=_named("callbacks", "ModelCheckpoint"),
     early_stopping=_named("callbacks", "EarlyStopping"),
