@@ -225,6 +225,7 @@ def test_what_is_saved_after_going_on_from_an_epochs_end_is_exact_too(kind: str,
 
 
 @settings(max_examples=10, deadline=None)
+@example(Training(kind="combined max", num_samples=6, num_epochs=3, optimizer="sgd", scheduler=None), 3, [1])
 @given(
     trainings([kind for kind in KINDS if kind != "torchdata loader"]).filter(lambda training: training.limit == 1.0),
     st.sampled_from([1.0, 1, 2, 3]),

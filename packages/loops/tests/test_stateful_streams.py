@@ -118,6 +118,20 @@ def test_epochs_after_a_resumed_one_are_whole_where_the_loaded_state_stays(num_e
     assert [epoch_of(batches) for _ in range(3)] == [whole[num_done:], whole, whole]
 
 
+def test_an_epoch_after_one_that_a_limit_left_nothing_of_begins_at_its_start() -> None:
+    def limited() -> TrainingBatches:
+        batches = TrainingBatches(DataLoader(Sticky(), batch_size=1), 0)
+        batches.count(3, "limit_train_batches")
+        return batches
+
+    stopped = limited()
+    iterator = iter(stopped)
+    next(iterator), next(iterator)  # the third is read ahead
+    batches = limited()
+    batches.load_state_dict(stopped.state_dict(), 2)
+    assert [epoch_of(batches) for _ in range(2)] == [[2], [0, 1, 2]]
+
+
 def test_the_last_batch_of_an_epoch_that_a_resumed_run_cuts_short_raises() -> None:
     batches = batches_of(NotCopied())
     batches.load_state_dict(stopped(NotCopied(), 1, 4), 4)

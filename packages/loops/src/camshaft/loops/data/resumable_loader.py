@@ -24,7 +24,15 @@ from camshaft.loops.data.combined_loader import (
     samplers_of,
 )
 from camshaft.loops.data.samplers import ReplayedSampler, keeps_its_place
-from camshaft.loops.data.stateful_streams import FreshStart, checksum, copied, goes_on, resumes_exactly
+from camshaft.loops.data.stateful_streams import (
+    FreshStart,
+    checksum,
+    copied,
+    goes_on,
+    held,
+    positions,
+    resumes_exactly,
+)
 from camshaft.loops.state.random_state import (
     are_same,
     generators_of,
@@ -227,7 +235,7 @@ class ResumableLoader:
     def _states(self) -> dict[str, Any]:
         states = {"loader": self._source.state_dict()}
         if self._streams_here:  # also inside an epoch, which a limit may end there
-            states["streams"] = [copy.deepcopy(getattr(owner, name).state_dict()) for owner, name in self._streams_here]
+            states["streams"] = positions(self._streams_here)
         return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -249,11 +257,8 @@ class ResumableLoader:
                     f"may be another than that of a run that was not stopped.{_OTHER_STATE}"
                 )
             elif "loader" in state:
-                streams = zip(self._streams_here, state.get("streams", ()), strict=True)
-                going_on = [
-                    goes_on(getattr(owner, name), own, is_exhausted=self._is_exhausted)
-                    for (owner, name), own in streams
-                ]
+                ends = zip(held(self._streams_here), state.get("streams", ()), strict=True)
+                going_on = [goes_on(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
                 if any(going_on) or not going_on:
                     self._load_end(state)
             if "before_begin" in state:
@@ -278,7 +283,7 @@ class ResumableLoader:
 
     def _is_exact(self) -> bool:
         """Return whether the state restores the streams exactly. Raises `ValueError` if not, and that is refused."""
-        streams, loader = [getattr(owner, name) for owner, name in self._streams], self.loader
+        streams, loader = held(self._streams), self.loader
         num_samples = 2 * (getattr(loader, "batch_size", None) or 1)
         inexact = [stream for stream in streams if not resumes_exactly(stream, num_samples)]
         if not inexact and isinstance(loader, DataLoader) and loader.num_workers:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from camshaft.loops.state.random_state import are_same, random_state, restore_random_state
+from camshaft.loops.state.random_state import are_same, isolated_randomness, random_state, restore_random_state
 
 _END = object()
 _MAX_PARTS = 1000  # of a stream that are looked at
@@ -124,6 +124,20 @@ def _content(leaf: Any) -> bytes:
     return repr(leaf).encode() if is_plain else type(leaf).__qualname__.encode()
 
 
+Places = Sequence[tuple[Any, str]]
+"""Owners and names of attributes that hold streams."""
+
+
+def held(places: Places) -> list[Any]:
+    """Return the streams that attributes hold."""
+    return [getattr(owner, name) for owner, name in places]
+
+
+def positions(places: Places) -> list[Any]:
+    """Return copies of the states of the streams that attributes hold."""
+    return [copy.deepcopy(stream.state_dict()) for stream in held(places)]
+
+
 class FreshStart:
     """Lets the iteration after a resumed one begin as if no state had been loaded.
 
@@ -136,11 +150,11 @@ class FreshStart:
         generators: Generators that the loader owns.
     """
 
-    def __init__(self, places: Sequence[tuple[Any, str]], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, places: Places, generators: Sequence[torch.Generator]) -> None:
         self._places = places
         self._generators = generators
-        self._copies = [copied(stream) for stream in self._streams]
-        self._position: list[Any] | None = None
+        self._copies = [copied(stream) for stream in held(places)]
+        self._position: Any = _END  # until the resumed iteration is read; None is its end
 
     def note(self, iterator: Iterator[Any]) -> Iterator[Any]:
         """Iterate over the rest of the resumed iteration, and note the state after its first batch."""
@@ -154,8 +168,16 @@ class FreshStart:
         Args:
             begin: Begins an iteration over the streams that the places hold.
         """
-        before_begin, iterator = random_state(self._generators), begin()
-        return iterator if any(one is None for one in self._copies) else self._checked(iterator, begin, before_begin)
+        if any(one is None for one in self._copies):
+            return begin()
+        if self._position is _END:  # nothing was left to read, up to the limit
+            with isolated_randomness(self._generators):
+                going_on = [goes_on(one, None, is_exhausted=False) for one in self._copies]
+            if not any(going_on):
+                self._replace()
+            return begin()
+        before_begin = random_state(self._generators)
+        return self._checked(begin(), begin, before_begin)
 
     def _checked(
         self, iterator: Iterator[Any], begin: Callable[[], Iterator[Any]], before_begin: dict[str, Any]
@@ -165,19 +187,19 @@ class FreshStart:
         if not are_same(self._position_after(first), self._position):
             yield from _with_first(first, iterator)
             return
-        for (owner, name), stream in zip(self._places, self._copies, strict=True):
-            owner.__dict__[name] = stream  # a data loader lets nobody set its dataset
+        self._replace()
         restore_random_state(before_begin, self._generators)
         iterator = begin()
         restore_random_state(numbers, self._generators)
         yield from _with_first(next(iterator, _END), iterator)
 
-    @property
-    def _streams(self) -> list[Any]:
-        return [getattr(owner, name) for owner, name in self._places]
+    def _replace(self) -> None:
+        """Let the copies from before take the places of the streams."""
+        for (owner, name), stream in zip(self._places, self._copies, strict=True):
+            owner.__dict__[name] = stream  # a data loader lets nobody set its dataset
 
     def _position_after(self, first: Any) -> list[Any] | None:
-        return None if first is _END else [copy.deepcopy(stream.state_dict()) for stream in self._streams]
+        return None if first is _END else positions(self._places)
 
 
 def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
