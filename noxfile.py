@@ -130,10 +130,11 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff's rules and formatting."""
+    """Ruff's rules and formatting, and the subjects of commits that origin/main lacks."""
     session.install("-c", str(CONSTRAINTS), "ruff")
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check", *session.posargs)
+    session.run("python", ".ci/commit_subjects.py")
 
 
 @nox.session
@@ -203,6 +204,7 @@ def tests(session: nox.Session) -> None:
     checks = [
         Job("lint", (python, "-m", "ruff", "check"), environment),
         Job("format", (python, "-m", "ruff", "format", "--check"), environment),
+        Job("commits", (python, ".ci/commit_subjects.py"), environment),
         Job("layers", ("lint-imports", "--no-cache"), {**environment, "PYTHONPATH": sources}),
         Job("public-imports", (python, ".ci/public_imports.py"), environment),
         Job("tooling", (python, "-m", "pytest", "-q", ".ci/tests", "integration_tests/test_imports.py"), environment),
