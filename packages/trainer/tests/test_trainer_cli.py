@@ -488,7 +488,7 @@ def test_a_class_that_only_a_checkpoint_names_is_refused_unless_it_is_trusted(
         ("--trainer.callbacks+=Timer --trainer.callbacks.verbose=x", "--trainer.callbacks.verbose must be bool"),
         ("--trainer.logger=TensorBoardLogger", "are required: save_dir"),
         ("--optimizer Adm", "got 'Adm'. Did you mean 'Adam'?"),
-        ("--optimizer Adam --optimizer.lr=x", "--optimizer.lr must be float, but got 'x'."),
+        ("--optimizer Adam --optimizer.lr=x", "--optimizer.lr must be float or Tensor, but got 'x'."),
         ("--seed 3", "Did you mean 'seed_everything'?"),
     ],
 )
