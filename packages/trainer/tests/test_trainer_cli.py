@@ -521,7 +521,7 @@ def test_the_help_is_short_and_by_topic(capsys: pytest.CaptureFixture[str]) -> N
     assert "other options" not in told  # every argument has a topic
     with pytest.raises(SystemExit):
         main(["fit", "--trainer.help"])
-    assert "Epochs that `should_stop` cannot cut short." in " ".join(capsys.readouterr().out.split())
+    assert "`should_stop` does not count before." in " ".join(capsys.readouterr().out.split())
     with pytest.raises(SystemExit):
         main(["fit", "--trainer.callbacks.help=EarlyStopping"])
     assert "--trainer.callbacks.patience" in capsys.readouterr().out

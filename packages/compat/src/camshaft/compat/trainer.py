@@ -55,6 +55,7 @@ from camshaft.compat.private_parts import (
 )
 from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden
 from camshaft.hooks_core.eras import EARLIER_ERAS
+from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
 from camshaft.trainer import CheckpointFormat
@@ -187,6 +188,7 @@ class Trainer(ArgparseArguments, _Trainer):
     _signal_connector: Any = cached_property(SignalConnector)
 
     tuning: bool = False
+    _is_sealed: bool = False
     _earlier: EarlierSettings
     _is_earlier: bool  # by an argument that was removed
     _untold: list[Any]
@@ -220,6 +222,7 @@ class Trainer(ArgparseArguments, _Trainer):
             eras.accept_earlier_calls()
         _tell(told, "on_init_start", self)
         super().__init__(**arguments)
+        vars(self)["_is_sealed"] = True
         if isinstance(arguments.get("strategy", ""), str):
             load(_STRATEGIES[type(self.strategy).__name__]).adopt(self.strategy)
         attach_loops(self)
@@ -237,13 +240,20 @@ class Trainer(ArgparseArguments, _Trainer):
         raise AttributeError(message, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; for one of earlier releases, raise `AttributeError` with its counterpart."""
+        """Set an attribute; for one of earlier releases, raise `AttributeError` with its counterpart.
+
+        A subclass may set what it likes before it calls the constructor, whose arguments count.
+        """
+        if not self._is_sealed and _is_property_of_ours(type(self), name):
+            return
         is_own = hasattr(type(self), name) or not type(self).__module__.startswith("camshaft.")
         absent = {} if is_own else ABSENT_ATTRIBUTES
         advice = _READ_ONLY.get(name) or absent.get(name)
         if self._is_sealed and advice is not None:
             message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. Use {advice}."
             raise AttributeError(message, name=name, obj=self)
+        if self._is_sealed:
+            check_attribute(self, name, takes_own=True)
         super().__setattr__(name, value)
 
     # what `camshaft.trainer.Trainer` lets a subclass add
@@ -687,6 +697,11 @@ class Trainer(ArgparseArguments, _Trainer):
         """The directory of the first checkpoint callback, if it was set; else the default directory."""
         callback = self.checkpoint_callback
         return str((callback and callback.dirpath) or self.default_root_dir)
+
+
+def _is_property_of_ours(kind: type, name: str) -> bool:
+    owner = next((one for one in kind.__mro__ if name in vars(one)), None)
+    return owner is not None and owner.__module__.startswith("camshaft.") and isinstance(vars(owner)[name], property)
 
 
 def _hears_of_init(callback: Any) -> bool:

@@ -130,5 +130,5 @@ def _topics() -> dict[str, str]:
 
 
 def _beginning(text: str) -> str:
-    """Return a description up to its first full stop, colon or semicolon."""
-    return re.split(r"[.:;](?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
+    """Return a description up to its first full stop or semicolon."""
+    return re.split(r"[.;](?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
