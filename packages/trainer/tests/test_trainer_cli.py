@@ -76,7 +76,7 @@ def test_arguments_may_be_words_or_a_configuration(args: Any) -> None:
 
 def test_args_beside_words_of_the_process_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--model.lr=3"])
-    with pytest.warns(UserWarning, match="args parameter takes the place of the command line"):
+    with pytest.warns(UserWarning, match="`args` of .* overrides the command line"):
         cli("--model.lr=0.5")
 
 
@@ -455,7 +455,7 @@ def test_hyperparameters_may_be_saved_as_they_are() -> None:
 
 def test_a_checkpoint_decides_on_the_arguments_of_the_module(folder: Path) -> None:
     path = saved_by("--model.lr 0.5", folder)
-    with pytest.warns(UserWarning, match=r"take the place of options: model.lr = 0.5 \(was 0.25\)"):
+    with pytest.warns(UserWarning, match=r"override options: model.lr = 0.5 \(was 0.25\)"):
         made = cli(f"test --model.lr 0.25 --ckpt_path {path}", run=True, save_config_callback=None)
     assert made.model.hparams.lr == 0.5
 

@@ -126,5 +126,5 @@ def test_a_short_stage_is_recorded_as_a_whole(tmp_path: Path) -> None:
 def test_a_trainer_without_anything_takes_no_profiler() -> None:
     from camshaft.trainer import Trainer
 
-    with pytest.raises(ValueError, match="`profiler` must be left out with barebones=True"):
+    with pytest.raises(ValueError, match=r"`profiler=.*` cannot be combined with barebones=True"):
         Trainer(barebones=True, profiler="simple")

@@ -36,6 +36,7 @@ from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.reading import read_era
 from camshaft.compat.eras.releases import behaviour_in
+from camshaft.compat.gradient_scaler import scaler_of
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.plugins.registries import needs_attaching
@@ -651,9 +652,25 @@ class Trainer(ArgparseArguments, _Trainer):
         return bool(self._assigned_data) and self._assigned_data[0] is self.current_run
 
     @property
+    def lightning_module(self) -> Any:
+        """Module of the current or last verb, or None."""
+        return self.model
+
+    @property
+    def enable_validation(self) -> bool:
+        """True if fit validates."""
+        has_step = self.model is not None and is_overridden(self.model, "validation_step")
+        return has_step and bool(self._validation_loop.loaders) and self.limit_val_batches != 0
+
+    @property
     def disable_validation(self) -> bool:
         """True if fit does not validate."""
         return not self.enable_validation
+
+    @property
+    def scaler(self) -> Any:
+        """Gradient scaler with the methods of torch's `GradScaler`; None unless precision is mixed."""
+        return scaler_of(self.strategy)
 
     @property
     def lr_schedulers(self) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.arguments import usable_path
-from camshaft.hooks_core import Hooks, is_overridden
+from camshaft.hooks_core import Hooks
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.remote_files import absolute, join
 from camshaft.hooks_core.spec import ZeroGrad
@@ -61,6 +61,7 @@ from camshaft.trainer.states import RunningStage, TrainerFn, TrainerState, Train
 if TYPE_CHECKING:
     from camshaft.callbacks import Checkpoint, EarlyStopping, ProgressBar
     from camshaft.trainer.replay.replayed_step import ReplayedStep
+
 
 @with_arguments_of(FitLimits, OptimizationSettings, LoaderSettings)
 class Trainer:
@@ -630,10 +631,7 @@ class Trainer:
         """
         run = self.current_run
         if run is None or not self.is_running or run.verb != "fit":
-            warn_user(
-                f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop. Call it "
-                "during fit."
-            )
+            warn_user(f"`preempt` has no effect, as no fit runs: {os.fspath(path)!r} is not saved. Call it during fit.")
             return
         run.preempt(usable_path("path", path, "preempt"))
 
@@ -848,9 +846,10 @@ class Trainer:
         """
         loop = self.fit_loop
         if loop.loader is None:
-            rule = "read from configure_optimizers on, when the training loader is known"
-            action = "Move the code that needs it there."
-            raise RuntimeError(must_be("estimated_stepping_batches", rule, None, "Trainer", action))
+            raise RuntimeError(
+                "`estimated_stepping_batches` is not known before `configure_optimizers`, when the training loader is. "
+                "Move the code that needs it there."
+            )
         limits, num_batches = loop.limits, loop.num_batches
         splits_batches = loop.settings.truncated_bptt_steps or getattr(self.model, "truncated_bptt_steps", None)
         if num_batches == float("inf") or splits_batches:
@@ -858,13 +857,6 @@ class Trainer:
         per_epoch = -(-num_batches // loop.accumulate_grad_batches)
         in_epochs = limits.epoch_limit * per_epoch if per_epoch else 0
         return min(in_epochs, limits.step_limit)
-
-    @property
-    def scaler(self) -> Any:
-        """Gradient scaler with the methods of torch's `GradScaler`; None unless precision is mixed."""
-        from camshaft.trainer.gradient_scaler import scaler_of  # rarely needed
-
-        return scaler_of(self.strategy)
 
     # data
 
@@ -911,7 +903,6 @@ class Trainer:
     is_running: bool = forwarded("verb_state.is_running", "True while a verb runs.")
     is_replaying: bool = forwarded("verb_state.is_replaying", "True while a fit is made again; see `replay`.")
     model: Any = forwarded("current_run.module", "Module of the current or last verb, or None.", default=None)
-    lightning_module: Any = forwarded("current_run.module", "The `model`, as Lightning names it.", default=None)
     datamodule: Any = forwarded("current_run.data", "Data module of the current or last verb, or None.", default=None)
     _verb: str | None = forwarded("current_run.verb", "Current or last verb.", default=None)
 
@@ -974,12 +965,6 @@ class Trainer:
         if self.sanity_checking:
             return RunningStage.SANITY_CHECKING
         return RunningStage(run.stage or ("train" if run.verb == "fit" else run.verb))
-
-    @property
-    def enable_validation(self) -> bool:
-        """True if fit validates."""
-        has_step = self.model is not None and is_overridden(self.model, "validation_step")
-        return has_step and bool(self._validation_loop.loaders) and self.limit_val_batches != 0
 
     @property
     def hooks(self) -> Hooks:

@@ -123,9 +123,7 @@ class FitLimits:
     max_steps: int = attrs.field(default=-1, validator=integer(-1))
     min_steps: int | None = attrs.field(default=None, validator=integer(0, optional=True))
     max_time: Any = attrs.field(default=None, validator=_is_duration)
-    limit_train_batches: int | float = attrs.field(
-        default=1.0, converter=default_if_none(1.0), validator=batch_limit
-    )
+    limit_train_batches: int | float = attrs.field(default=1.0, converter=default_if_none(1.0), validator=batch_limit)
     overfit_batches: int | float = attrs.field(default=0.0, validator=batch_limit)
     val_check_interval: Any = attrs.field(default=1.0, converter=default_if_none(1.0), validator=_is_interval)
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=integer(1, optional=True))
