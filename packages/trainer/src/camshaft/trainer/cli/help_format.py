@@ -64,7 +64,6 @@ _TOPICS: Mapping[str, str] = {
         detect_anomaly: name what makes NaN in backward
         profiler: simple, pytorch, or a class
         barebones: attach nothing, for measuring
-        compare_hooks_every_n_steps: compare hooks of processes
         strict_hooks: refuse methods like hooks""",
 }
 """By topic, the trainer's options in a few words; their documentation is in `Trainer`."""
