@@ -10,7 +10,6 @@ import attrs
 
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops.data.fit_data import FitData
-from camshaft.loops.data.loaders import set_epoch
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import check_sanity
 from camshaft.loops.fit.epoch import TrainingEpoch
@@ -138,12 +137,11 @@ class FitRun:
         elif data.has_validation_batches and stopping.limits.num_sanity_val_steps:
             self._check_sanity()
         if not run.order.train_start_first:
-            data.begin_if_early()
+            data.prepare_first_epoch()
             self._begin_training()
         elif run.metrics is not None:
             run.metrics.enter("train", "epoch")
         if run.checkpoint is not None:
-            data.check_awaited()
             self._restore_moment(run.checkpoint, is_inside_epoch=progress.is_inside_epoch)
         run.save_point()
         stopping.start_validation_clock()
@@ -192,7 +190,7 @@ class FitRun:
             self._has_epoch_ended = False
             _reset(run.epoch_state)
             progress.epochs.ready += 1
-            set_epoch(data.loader, progress.current_epoch, of_datasets=not run.draws_as_lightning)
+            data.tell_epoch()
             if metrics is not None and not self._is_first_epoch:  # logs of `on_train_start` belong to the first epoch
                 metrics.start_epoch("train")
             run.hooks.on_train_epoch_start()
@@ -294,11 +292,6 @@ class FitRun:
         return state
 
     @property
-    def is_manual(self) -> bool:
-        """True if the module optimizes by hand."""
-        return not getattr(self._run.module, "automatic_optimization", True)
-
-    @property
     def _mode(self) -> UpdateMode:
         assert self.mode is not None
         return self.mode
@@ -327,7 +320,8 @@ class FitRun:
         steps = self._stopping.limits.num_sanity_val_steps
         self.sanity_checking = True
         try:
-            check_sanity(self._run, self._validation, steps, self.data.generators)
+            with self.data.isolated():
+                check_sanity(self._run, self._validation, steps)
         finally:
             self.sanity_checking = False
 
@@ -346,11 +340,8 @@ class FitRun:
                     "as after an error: that batch is left out, so the run differs from one that was not stopped. "
                     "Resume from an earlier checkpoint to repeat it."
                 )
-            set_epoch(data.loader, progress.current_epoch, of_datasets=not run.draws_as_lightning)
-            if not fit.get("loaders", {}).get("is_replaced"):
-                data.batches.load_state_dict(fit["batches"], batches.ready)
-            elif batches.ready:
-                data.await_loader(fit["batches"], batches.ready)
+            data.tell_epoch()
+            data.go_on(fit, batches.ready)
             if progress.is_inside_epoch:
                 mode.num_batches = data.num_batches
                 mode.load_state_dict(fit["optimization"])

@@ -105,13 +105,6 @@ class Run:
         adapters: Called in order with the run, right after its hooks are resolved and before any is called. An adapter
             may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
         order: Departures of a fit from the usual order of its hooks.
-        draws_as_lightning: Whether loaders draw the random numbers that they draw in Lightning, and not those of a
-            plain loop. Samplers stay where the last batch was, which matters to a generator of their own; of a stream
-            whose length or limit is known nothing is read ahead. The first epoch's training loaders begin before
-            `on_train_start`, those of evaluation before its start hook. A loader that is asked for after the first
-            epoch begins twice, and one that is no `DataLoader` once more when it is first used. Validation loaders are
-            asked for with the random numbers of before the training loader was, if a sanity check follows, which then
-            puts back the global random numbers alone, and no state of callbacks, data and metrics.
         restores_weights: Whether the weights of `checkpoint` are loaded into the module; false where something else
             does so.
         epoch_state: State for a checkpoint that is taken inside a training epoch, by its key there.
@@ -141,7 +134,6 @@ class Run:
     call_wrappers: list[object] = attrs.field(factory=list)
     adapters: list[Callable[[Run], None]] = attrs.field(factory=list)
     order: FitOrder = attrs.field(factory=FitOrder)
-    draws_as_lightning: bool = False
     restores_weights: bool = True
     epoch_state: dict[str, EpochState] = attrs.field(factory=dict)
     optimization_factory: OptimizationFactory | None = None
