@@ -7,10 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import noxfile
 import pytest
-from noxfile import Package
 from packaging.requirements import Requirement
+
+import distributions
+import occasional_sessions
+from distributions import Package
 
 
 def package(folder: str, version: str, *requirements: str) -> Package:
@@ -21,12 +23,15 @@ def package(folder: str, version: str, *requirements: str) -> Package:
 def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, Package]:
     """A car that requires an engine, and the engine."""
     tree = [package("engine", "0.2.0"), package("car", "0.1.0", "camshaft-engine>=0.2,<0.3")]
-    monkeypatch.setattr(noxfile, "PACKAGES", {one.distribution: one for one in tree})
+    for name in list(distributions.PACKAGES):
+        monkeypatch.delitem(distributions.PACKAGES, name)
+    for one in tree:
+        monkeypatch.setitem(distributions.PACKAGES, one.distribution, one)
     return {one.folder: one for one in tree}
 
 
 def test_a_package_is_left_out_of_mixed_as_long_as_what_it_needs_has_no_release(packages: dict[str, Package]) -> None:
-    reason = noxfile.reason_not_to_mix
+    reason = occasional_sessions.reason_not_to_mix
     assert (
         reason(packages["engine"], {"engine": packages["engine"]}) == "no other package has a release in releases.toml"
     )
@@ -40,7 +45,7 @@ def test_a_package_is_left_out_of_mixed_as_long_as_what_it_needs_has_no_release(
 def mixed_with(folder: str, releases: list[Package], packages: dict[str, Package]) -> list[str]:
     session: Any = SimpleNamespace(log=lambda message: None)
     wheels = {one.folder: (one, Path(f"{one.folder}.whl")) for one in releases}
-    return list(noxfile.wheels_beside(session, packages[folder], wheels))
+    return list(occasional_sessions.wheels_beside(session, packages[folder], wheels))
 
 
 def test_released_packages_stand_beside_what_they_accept(packages: dict[str, Package]) -> None:
@@ -54,7 +59,7 @@ def test_released_packages_stand_beside_what_they_accept(packages: dict[str, Pac
 def session_with(monkeypatch: pytest.MonkeyPatch, own: list[str] | None, elsewhere: list[str] | None) -> Any:
     session = SimpleNamespace(bin="/somewhere/bin")
     builds = {"/somewhere/bin/python": own, sys.executable: elsewhere}
-    monkeypatch.setattr(noxfile, "torch_requirements", builds.__getitem__)
+    monkeypatch.setattr(occasional_sessions, "torch_requirements", builds.__getitem__)
     return session
 
 
@@ -65,7 +70,7 @@ CPU, CUDA = ["filelock"], ["filelock", "nvidia-cudnn-cu13==9.20.0.48"]
 def test_an_interpreter_takes_the_torch_that_others_have(
     monkeypatch: pytest.MonkeyPatch, own: list[str], elsewhere: list[str]
 ) -> None:
-    assert noxfile.reason_without_torch(session_with(monkeypatch, own, elsewhere)) is None
+    assert occasional_sessions.reason_without_torch(session_with(monkeypatch, own, elsewhere)) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_an_interpreter_takes_the_torch_that_others_have(
 def test_an_interpreter_without_such_a_torch_says_why(
     monkeypatch: pytest.MonkeyPatch, own: list[str] | None, message: str
 ) -> None:
-    assert message in str(noxfile.reason_without_torch(session_with(monkeypatch, own, CPU)))
+    assert message in str(occasional_sessions.reason_without_torch(session_with(monkeypatch, own, CPU)))
 
 
 def test_an_interpreter_is_found_by_what_it_says_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,13 +88,19 @@ def test_an_interpreter_is_found_by_what_it_says_of_itself(tmp_path: Path, monke
     shim = tmp_path / "python3.77"
     shim.write_text("#!/bin/sh\nexit 127\n")
     shim.chmod(0o755)
-    assert noxfile.find_interpreter("3.77") is None
+    assert occasional_sessions.find_interpreter("3.77") is None
     installed = tmp_path / "versions" / "3.77.1" / "bin" / "python"
     installed.parent.mkdir(parents=True)
     installed.write_text("#!/bin/sh\necho 3.77\n")
     installed.chmod(0o755)
-    assert noxfile.find_interpreter("3.77") == str(installed)
+    assert occasional_sessions.find_interpreter("3.77") == str(installed)
 
 
 def test_every_package_of_this_tree_with_tests_has_a_session() -> None:
-    assert {one.folder for one in noxfile.with_tests()} >= {"hooks-core", "loops", "strategies", "callbacks", "trainer"}
+    assert {one.folder for one in distributions.with_tests()} >= {
+        "hooks-core",
+        "loops",
+        "strategies",
+        "callbacks",
+        "trainer",
+    }
