@@ -11,6 +11,7 @@ import attrs
 import torch
 
 import camshaft.loops as loops
+from camshaft.compat.checkpoints.format import ReleaseAdapter
 from camshaft.compat.loaders import LightningFitData, numbered, own_loaders
 from camshaft.compat.names.stand_ins import MissingNameError
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
@@ -19,7 +20,6 @@ from camshaft.compat.private_progress import BatchProgressView, EpochProgressVie
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Counters, FitProgress, Run
 from camshaft.loops.data.loaders import count_batches
-from camshaft.loops.fit.resume import ADAPTER_KEY
 from camshaft.trainer.results import print_results
 
 
@@ -477,7 +477,7 @@ def follow_hooks(run: Run) -> None:
     def follow(on_load_checkpoint: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
         def call(checkpoint: dict[str, Any]) -> None:
             on_load_checkpoint(checkpoint)
-            if ADAPTER_KEY not in checkpoint:
+            if not isinstance(run.checkpoint_adapter, ReleaseAdapter):
                 follow_changes(checkpoint)
 
         return call

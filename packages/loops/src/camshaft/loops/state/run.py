@@ -11,6 +11,7 @@ from camshaft.hooks_core import Callback, Hooks, resolve
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, note_errors
 from camshaft.loops.state.callback_state import check_state_keys
+from camshaft.loops.state.checkpoint_adapter import CheckpointAdapter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +61,15 @@ class FitOrder:
 
 _OF_VERB = frozenset(
     {
-        *("checkpoint", "read", "call_wrappers", "adapters", "epoch_state", "optimization_factory"),
+        *(
+            "checkpoint",
+            "checkpoint_adapter",
+            "read",
+            "call_wrappers",
+            "adapters",
+            "epoch_state",
+            "optimization_factory",
+        ),
         *("hooks", "save_requests", "batch_functions", "on_preempt", "_attached", "stop_workers", "_saving"),
     }
 )
@@ -95,6 +104,7 @@ class Run:
             the hooks.
         metrics: Collects what the module logs; None collects nothing.
         checkpoint: A checkpoint to start from.
+        checkpoint_adapter: Translates the states of a checkpoint of another format.
         write_checkpoint: Carries out one request to save. It may return a `PendingSave`, which waits for its end.
         strict_hooks: Whether faults in receivers' hooks are errors.
         epoch: The epoch of training, which samplers are told; fit sets it.
@@ -127,6 +137,7 @@ class Run:
     loaders: Mapping[str, Any] = attrs.field(factory=dict)
     metrics: MetricSink | None = None
     checkpoint: dict[str, Any] | None = None
+    checkpoint_adapter: CheckpointAdapter = attrs.field(factory=CheckpointAdapter)
     write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
     strict_hooks: bool = True
     epoch: int = 0
