@@ -42,7 +42,8 @@ class CheckpointAdapter:
             checkpoint: The checkpoint.
             run: The run.
         """
-        return checkpoint.get("callbacks", {})
+        states: dict[str, dict[str, Any]] = checkpoint.get("callbacks", {})
+        return states
 
     def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
         """Restore progress and random numbers; return the checkpoint with states that replace its own.
