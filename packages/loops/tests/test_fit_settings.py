@@ -25,12 +25,11 @@ def test_a_fit_trains_on_to_the_epochs_that_are_set_after_the_one_before() -> No
     assert (trainer.progress.current_epoch, trainer.global_step, trainer.fit_loop.max_epochs) == (5, 15, 5)
 
 
-@pytest.mark.parametrize("place", ["fit_loop", "epoch_loop"])
-def test_a_fit_trains_on_to_the_steps_that_are_set(place: str) -> None:
+def test_a_fit_trains_on_to_the_steps_that_are_set() -> None:
     trainer = BareTrainer(Net(), max_steps=2).fit(batches(3))
-    (trainer.fit_loop if place == "fit_loop" else trainer.fit_loop.epoch_loop).max_steps = 7
+    trainer.fit_loop.max_steps = 7
     trainer.fit(batches(3))
-    assert (trainer.global_step, trainer.fit_loop.epoch_loop.max_steps) == (7, 7)
+    assert (trainer.global_step, trainer.fit_loop.max_steps) == (7, 7)
 
 
 def test_steps_that_are_set_in_a_hook_of_a_batch_end_the_epoch_there() -> None:
@@ -65,14 +64,11 @@ def test_an_impossible_number_is_refused_when_it_is_set(name: str, value: Any, e
         setattr(BareTrainer(Net()).fit_loop, name, value)
 
 
-def test_epochs_that_are_set_as_over_are_not_trained() -> None:
+def test_a_fit_begins_in_the_epoch_that_is_set() -> None:
     trainer = BareTrainer(Net(), max_epochs=3)
-    trainer.fit_loop.epoch_progress.current.completed = 2
+    trainer.fit_loop.progress.current_epoch = 2
     trainer.fit(batches(2))
     assert (trainer.progress.current_epoch, trainer.global_step) == (3, 2)
-    trainer.fit_loop.epoch_progress.reset()
-    trainer.fit(batches(2))
-    assert (trainer.progress.current_epoch, trainer.global_step) == (3, 8)
 
 
 @pytest.mark.parametrize("loop", [ValidationLoop, TestLoop, PredictLoop])
@@ -120,8 +116,7 @@ def test_clipping_that_is_set_in_a_hook_holds_from_the_next_update_on() -> None:
     ("path", "name", "closest"),
     [
         ("fit_loop", "max_epoch", "max_epochs"),
-        ("fit_loop.epoch_loop", "max_step", "max_steps"),
-        ("fit_loop.epoch_progress.current", "complete", "completed"),
+        ("fit_loop", "max_step", "max_steps"),
         ("fit_loop.validation", "limit_batch", "limit_batches"),
     ],
 )

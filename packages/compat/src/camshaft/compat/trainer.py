@@ -258,7 +258,7 @@ class Trainer(ArgparseArguments, _Trainer):
             import_module(_LOGGERS).start_runs(self.loggers)
 
     def extend_run(self, run: Run) -> None:
-        """Adapt the run to receivers of any era, to the results of 0.9, and to Lightning's loaders and limits.
+        """Adapt the run to receivers of any era, to the results of 0.9, and to Lightning's limits.
 
         Raises:
             ValueError: If a `datamodule` was assigned since the last verb that is not that of this verb.
@@ -267,7 +267,6 @@ class Trainer(ArgparseArguments, _Trainer):
         if assigned is not None and assigned is not run.data:
             rule, action = "passed to the verb, too", f"Write trainer.{run.verb}(model, datamodule=trainer.datamodule)."
             raise ValueError(must_be("datamodule", rule, assigned, f"Trainer.{run.verb}", action))
-        run.draws_as_lightning = True
         run.adapters.append(follow_hooks)
         limits = self.fit_loop.limits
         if run.verb == "fit" and limits.min_epochs is None:  # there `min_steps` alone asks for an epoch, too

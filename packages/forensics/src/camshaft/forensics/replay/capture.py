@@ -163,7 +163,7 @@ def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False)
     )
     batches = [copy.deepcopy(call.arguments[0]) for call in capture.calls]  # what gets them may change them
     trainer.fit_loop.progress.global_step = capture.step - 1
-    trainer.fit_loop.epoch_progress.completed = capture.epoch
+    trainer.fit_loop.progress.current_epoch = capture.epoch
     loader: Any = DataLoader(batches, batch_size=None, collate_fn=_batch_as_it_is)  # type: ignore[arg-type]
     with _switches(settings):
         trainer.fit(module, loader)
