@@ -14,6 +14,7 @@ from operator import attrgetter, not_
 from typing import Any, ClassVar
 
 import attrs
+from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -26,9 +27,9 @@ from camshaft.compat.arguments.today import (
     callbacks_of_packages,
     flags_as_counts,
     from_environment,
+    log_meaning_of_one,
     precision_of,
     signature_of,
-    tell_of_ones,
     with_timer,
 )
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
@@ -196,7 +197,7 @@ class Trainer(ArgparseArguments, _Trainer):
     def __init__(self, *positional: Any, **given: Any) -> None:
         names = [*_DEFAULTS, *EARLIER_ARGUMENTS]
         given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
-        tell_of_ones(given)
+        log_meaning_of_one(given)
         given = flags_as_counts(given)
         self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
@@ -254,6 +255,7 @@ class Trainer(ArgparseArguments, _Trainer):
             self.strategy.take_module(module)
         delegate_early(module, self.strategy, self)
         super().connect(module)
+        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
         if self.is_global_zero and self.loggers:
             import_module(_LOGGERS).start_runs(self.loggers)
 
