@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from abc import ABCMeta
 from collections.abc import Mapping
-from functools import cache
-from inspect import unwrap
+from functools import cache, wraps
+from inspect import signature, unwrap
 from operator import attrgetter
 from types import FunctionType
 from typing import Any, NoReturn
@@ -45,6 +45,22 @@ def accept_pl_module(cls: type) -> None:
                 function.__code__ = code.replace(
                     co_varnames=_renamed(code.co_varnames), co_cellvars=_renamed(code.co_cellvars)
                 )
+
+
+def has_arguments_of(today: type) -> Any:
+    """Return a decorator of a class that takes others too: editors and command lines see today's arguments."""
+
+    def decorate(cls: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            own(self, *args, **kwargs)
+
+        own = cls.__init__
+        if "__init__" not in vars(cls):
+            cls.__init__ = wraps(own)(init)
+        cls.__init__.__signature__ = signature(today.__init__, eval_str=True)  # type: ignore[misc]
+        return cls
+
+    return decorate
 
 
 def same_as(name: str) -> Any:
