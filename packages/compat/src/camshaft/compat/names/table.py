@@ -49,6 +49,13 @@ def counterparts() -> Mapping[tuple[str, str], str | None]:
 
 
 @cache
+def members() -> Mapping[str, Mapping[str, str]]:
+    """Return by class of Lightning's the attributes that have other names here, with these names."""
+    lines = (line.partition(": ") for line in lines_of("members.txt"))
+    return {kind: dict(entry.split("=") for entry in names.split()) for kind, _, names in lines}
+
+
+@cache
 def advice() -> Mapping[str, str]:
     """Return what to use, by name, by module and name, and by module with a dot behind it for all that it has."""
     lines = (line.partition(" | ") for line in lines_of("advice.txt"))
