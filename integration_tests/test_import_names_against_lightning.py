@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from camshaft.compat.names.finder import counterpart_of, load
-from camshaft.compat.names.plugins import accelerators, environments, samplers
+from camshaft.compat.names.plugins import accelerators, environments
 from camshaft.compat.names.released import released, released_modules
 from camshaft.compat.names.utilities import model_functions, model_summaries, saving
 
@@ -192,20 +192,6 @@ def test_flops_are_counted_alike() -> None:
 def test_counts_are_shortened_alike(count: int) -> None:
     shorten = theirs("utilities.model_summary").get_human_readable_count
     assert model_summaries.get_human_readable_count(count) == shorten(count)
-
-
-@given(st.integers(1, 30), st.integers(1, 4), st.booleans(), st.booleans())
-def test_shares_of_a_sampler_are_alike(length: int, num_replicas: int, shuffle: bool, drop_last: bool) -> None:
-    order = [7 * number for number in range(length)]
-    options = {"num_replicas": num_replicas, "shuffle": shuffle, "drop_last": drop_last, "seed": 3}
-    sides = (samplers.DistributedSamplerWrapper, theirs("@fabric.utilities.distributed").DistributedSamplerWrapper)
-    for rank in range(num_replicas):
-        shares = []
-        for kind in sides:
-            one = kind(order, rank=rank, **options)
-            one.set_epoch(2)
-            shares.append((len(one), list(one), list(one)))
-        assert shares[0] == shares[1]
 
 
 class Mixin:

@@ -150,7 +150,7 @@ class Trainer(ArgparseArguments, _Trainer):
         self._untold = [*compress(passed, map(not_, is_told))]
         told = [*compress(passed, is_told)]
         if told:
-            eras.accept_earlier_calls()
+            import_module("camshaft.compat.callback")  # so that they can call `super()`
         _tell(told, "on_init_start", self)
         super().__init__(**arguments)
         if isinstance(arguments.get("strategy", ""), str):
