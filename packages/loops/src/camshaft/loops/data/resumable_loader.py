@@ -23,7 +23,7 @@ from camshaft.loops.data.combined_loader import (
     read_promised,
     samplers_of,
 )
-from camshaft.loops.data.samplers import ReplayedSampler, keeps_its_place
+from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
     checksum,
@@ -448,7 +448,7 @@ def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     generators = generators_of(loader)
-    parts = [part for part in samplers_of(loader) if keeps_its_place(part, loader.dataset)]
+    parts = stateful_samplers(loader)
     stateful = {id(part) for part in parts}
     if batch_sampler is None:
         sampler = sampler if id(sampler) in stateful else ReplayedSampler(sampler, generators, parts)

@@ -24,7 +24,7 @@ from camshaft.loops.data.combined_loader import (
 )
 from camshaft.loops.data.loaders import count_batches, is_open_ended, leaves_of
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
-from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, keeps_its_place, numbers_of_first
+from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, numbers_of_first, stateful_samplers
 from camshaft.loops.data.stateful_streams import checksum
 from camshaft.loops.state.random_state import generators_of
 
@@ -83,7 +83,7 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     assert order is not None
     sampler: Any = _shared(loader, order["sampler"], strategy, stage, drops=order["drop_last"])
     if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
-        sampler = ReplayedSampler(sampler, sampler.generators, _stateful_parts(loader))
+        sampler = ReplayedSampler(sampler, sampler.generators, stateful_samplers(loader))
     return _copy(loader, kind, **order | {"sampler": sampler})
 
 
@@ -191,12 +191,8 @@ def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: st
         strategy,
         uneven="keep" if stage != "train" else "cut" if drops else "fill",
         generators=generators_of(loader),
-        parts=_stateful_parts(loader),
+        parts=stateful_samplers(loader),
     )
-
-
-def _stateful_parts(loader: DataLoader[Any]) -> list[Any]:
-    return [sampler for sampler in samplers_of(loader) if keeps_its_place(sampler, loader.dataset)]
 
 
 def _copy(loader: DataLoader[Any], kind: Any, **changes: Any) -> Any:
