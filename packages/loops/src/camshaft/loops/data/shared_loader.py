@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import torch
@@ -256,8 +255,6 @@ class EvenLoader(ResumableLoader):
         self.is_asked = False
         self._is_compared = False
         self._strategy = strategy
-        self._num_given = 0
-        self._first = 0
 
     def __len__(self) -> int:
         if self.length is None:
@@ -267,37 +264,17 @@ class EvenLoader(ResumableLoader):
         return int(self.length)
 
     def __iter__(self) -> Iterator[Any]:
-        first, self._first = self._first, 0
         batches = super().__iter__()
-        if self.is_asked:
-            return self._together(batches)
-        return batches if self.length is None else self._shortest(batches, first)
+        return self._together(batches) if self.is_asked else batches
 
     @property
     def is_open_ended(self) -> bool:
         """True if the loader may give another number of batches than it promises; the same in all processes."""
         return self.is_asked
 
-    def end_iteration(self) -> None:
-        """Let an iteration that was left count as over: the next one begins anew."""
-        self._first = self._num_given = 0
-        super().end_iteration()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader, in the format of `ResumableLoader`, which takes it as well."""
-        return {**super().state_dict(), "num_given": self._num_given}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration go on from a state. Raises as `ResumableLoader.load_state_dict`."""
-        super().load_state_dict(state)
-        self._first = self._num_given = state.get("num_given", 0) if state["is_under_way"] else 0
-
-    def _shortest(self, batches: Iterator[Any], first: int) -> Iterator[Any]:
-        assert self.length is not None
-        self._num_given = first
-        for batch in islice(batches, int(self.length) - first):
-            self._num_given += 1
-            yield batch
+    @property
+    def _num_promised(self) -> int | float:
+        return super()._num_promised if self.is_asked or self.length is None else self.length
 
     def _together(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Give batches while all processes have one. Collective."""
