@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -86,13 +87,8 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     return _copy(loader, kind, **order | {"sampler": sampler})
 
 
-def handed_on(loader: Any, strategy: Strategy) -> Any:
-    """Return a loader as the strategy changes it; in a combination, each of them.
-
-    Args:
-        loader: This process's share.
-        strategy: Its `change_loader`, if it has one that is not None, takes a loader and returns what is to be read.
-    """
+def with_changed_loaders(loader: Any, strategy: Strategy) -> Any:
+    """Return a loader, or each loader of a combination, as the strategy's `change_loader`, if there is one, returns it."""
     change = getattr(strategy, "change_loader", None)
     if change is None:
         return loader
@@ -143,9 +139,10 @@ def prepare_orders(loader: Any, strategy: Strategy) -> None:
             if isinstance(leaf, DataLoader) and not is_under_way:
                 torch.empty((), dtype=torch.int64).random_(generator=leaf.generator)
             if getattr(leaf, "num_workers", 0) > 0:  # they get what to read at once
-                _prepare(drawing.pop(id(leaf), []))
-        for of_leaf in drawing.values():
-            _prepare(of_leaf)
+                for sampler in drawing.pop(id(leaf), []):
+                    sampler.prepare()
+        for sampler in chain.from_iterable(drawing.values()):
+            sampler.prepare()
     for sampler in samplers:
         sampler.check_prepared()
 
@@ -162,21 +159,11 @@ def whole_length(loader: Any) -> int | None:
 
 
 def check_same_data(lengths: list[int | None], name: str) -> None:
-    """Raise `ValueError` if the processes share out data of different lengths, as when each has data of its own.
-
-    Args:
-        lengths: The `whole_length` of each process.
-        name: Name of the loader, for the error.
-    """
+    """Raise `ValueError` if the `whole_length` of a loader differs by process, as when each has data of its own."""
     if len(set(lengths)) > 1:
         rule = "over the same data in every process, to be shared out"
         action = "Pass use_distributed_sampler=False if each process has data of its own."
         raise ValueError(must_be(name, rule, f"lengths {lengths} of all processes", "share_out", action))
-
-
-def _prepare(samplers: list[SharedSampler]) -> None:
-    for sampler in samplers:
-        sampler.prepare()
 
 
 def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: str, *, drops: bool) -> SharedSampler:
