@@ -58,7 +58,8 @@ def compare(words: Sequence[str]) -> int:
     parser.add_argument("--plot", metavar="FILE", help="draw how far apart they go; needs matplotlib")
     options = parser.parse_args(words)
     try:
-        found = compare_runs(*options.runs, rtol=options.rtol)
+        one, other = options.runs
+        found = compare_runs(one, other, rtol=options.rtol)
         print(found)
         if options.plot is not None:
             draw(found, options.plot)

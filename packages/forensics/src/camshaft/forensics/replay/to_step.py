@@ -79,7 +79,7 @@ def replay(
 
     Raises:
         TypeError, InvalidArgumentError: As in `Trainer.fit`; or if `to_step` is not after the checkpoint or beyond
-            the end of the training, `inspect` matches nothing, this trainer has trained already and there is no checkpoint, or
+            the end of the training, `inspect` matches nothing, this trainer has trained already without a checkpoint, or
             the ledger's run had another number of processes.
         FileNotFoundError: If there is no checkpoint, none in the folder that is early enough, or no ledger.
         LedgerError: If the ledger is damaged, or not of the run that the checkpoint is from.

@@ -24,7 +24,7 @@ from camshaft.loops.data.loaders import (
     training_loader,
 )
 from camshaft.loops.data.resumable_loader import STATELESS_LOADERS, ResumableLoader, StatelessLoaders
-from camshaft.loops.data.shared_loader import EvenLoader, agree_on_lengths, handed_on, share_out
+from camshaft.loops.data.shared_loader import EvenLoader, agree_on_lengths, share_out, with_changed_loaders
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import isolated_check
 from camshaft.loops.fit.limits import FitLimits
@@ -217,7 +217,7 @@ class FitData:
     _is_reload_asked: bool = attrs.field(default=False, init=False)
     _follows_samples: bool = attrs.field(default=False, init=False)
     _may_validate: bool = attrs.field(default=False, init=False)
-    _leaves_validation_out: bool = attrs.field(default=False, init=False)
+    _is_validation_left_out: bool = attrs.field(default=False, init=False)
 
     @property
     def validates(self) -> bool:
@@ -252,8 +252,7 @@ class FitData:
             self.loader = self._shared(given)
             self._given = given
             self._make_batches()
-        self.batches.count(*limits.train_limit)
-        self.num_batches = self.batches.num_batches
+        self._count_batches()
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
 
@@ -261,6 +260,10 @@ class FitData:
         self.batches = self.batches_class(self.loader, 0, self._settings.stateless_loaders, self._run.strategy)
         if self._follows_samples:
             self.batches.follow_samples()
+
+    def _count_batches(self) -> None:
+        self.batches.count(*self.limits.train_limit)
+        self.num_batches = self.batches.num_batches
 
     def go_on(self, state: dict[str, Any], num_done: int) -> None:
         """Let the first epoch go on from the position in a checkpoint.
@@ -283,10 +286,15 @@ class FitData:
         return isolated_check(self._run, self._validation, self.generators)
 
     def _load_validation(self) -> None:
-        limits, epoch = self.limits, self._progress.current_epoch
+        limits, epoch, validation = self.limits, self._progress.current_epoch, self._validation
         self.origin["validation"] = self._moment()
         self._validation_epoch = epoch if limits.validates_in(epoch) else None
-        self.has_validation_batches = self._ask_validation()
+        self._is_validation_left_out = validation.limit_batches == 0
+        if self._is_validation_left_out:  # loaders that are not used are not asked for
+            validation.loaders, validation.given_loaders, validation.num_batches = [], None, []
+            self.has_validation_batches = False
+        else:
+            self.has_validation_batches = self._ask_validation()
         may_change = limits.reload_dataloaders_every_n_epochs > 0 and bool(self._validation.loaders)
         self._may_validate = self._run.hooks.validation_step is not None and (self.has_validation_batches or may_change)
         self._follow_loaders()
@@ -392,7 +400,7 @@ class FitData:
 
     def follow_validation_limit(self) -> None:
         """Ask for the validation loaders if there were to be none until now. Collective. Hooks: val_dataloader."""
-        if self._leaves_validation_out and self._validation.limit_batches != 0:
+        if self._is_validation_left_out and self._validation.limit_batches != 0:
             self._load_validation()
 
     def _is_due(self, last_epoch: int | None) -> bool:
@@ -412,15 +420,11 @@ class FitData:
         strategy = self._run.strategy
         if self._settings.use_distributed_sampler:
             loader = share_out(loader, strategy, stage="train")
-        return handed_on(loader, strategy)
+        return with_changed_loaders(loader, strategy)
 
     def _ask_validation(self) -> bool:
         """Get the validation loaders. Returns whether there is anything to validate."""
         run, validation, limits = self._run, self._validation, self.limits
-        self._leaves_validation_out = validation.limit_batches == 0
-        if self._leaves_validation_out:  # loaders that are not used are not asked for
-            validation.loaders, validation.given_loaders, validation.num_batches = [], None, []
-            return False
         has_step = run.hooks.validation_step is not None
         overfit = limits.train_limit if limits.overfit_batches and has_step else None
         has_batches = validation.load(run, overfit) if has_step or run.loaders.get("validate") is not None else False

@@ -26,10 +26,10 @@ from camshaft.loops.data.loaders import (
 from camshaft.loops.data.shared_loader import (
     agree_on_rounds,
     count_share,
-    handed_on,
     in_rounds,
     prepare_orders,
     share_out,
+    with_changed_loaders,
 )
 from camshaft.loops.state.progress import Counters
 from camshaft.loops.state.run import Run
@@ -155,7 +155,7 @@ class EvaluationLoop:
         self.loaders = given
         if self.use_distributed_sampler:
             self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
-        self.loaders = [handed_on(loader, strategy) for loader in self.loaders]
+        self.loaders = [with_changed_loaders(loader, strategy) for loader in self.loaders]
         self.given_loaders = as_given(source, self.loaders)
         self.num_batches = [
             min(count_share(loader, shared, *limit, strategy) for limit in limits)

@@ -49,12 +49,12 @@ class LightningCLI(TrainerCLI):
         args, kwargs: As there.
     """
 
-    @wraps(TrainerCLI.__init__)
+    @wraps(TrainerCLI.__init__)  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = signature(TrainerCLI.__init__).bind_partial(self, *args, **kwargs).arguments
         own = {"trainer_class": Trainer, "parser_class": LightningArgumentParser}
-        further = {name: kind for name, kind in own.items() if name not in given}
-        super().__init__(*args, **further, **kwargs)
+        options: dict[str, Any] = {name: kind for name, kind in own.items() if name not in given} | kwargs
+        super().__init__(*args, **options)
 
     def setup_parser(self, *args: Any, **kwargs: Any) -> None:
         """Make the parser; see `TrainerCLI.setup_parser`."""

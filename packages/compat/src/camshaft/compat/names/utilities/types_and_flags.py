@@ -49,7 +49,7 @@ class LRSchedulerConfig:
         strict: Whether the metric has to be there.
     """
 
-    scheduler: LRSchedulerTypeUnion
+    scheduler: LRScheduler | ReduceLROnPlateau
     name: str | None = None
     interval: str = "epoch"
     frequency: int = 1
