@@ -1,4 +1,4 @@
-"""Copies of tensors in CPU memory, from which a checkpoint is written while training goes on."""
+"""Copies of tensors in CPU memory, from which a checkpoint is written in the background."""
 
 from __future__ import annotations
 

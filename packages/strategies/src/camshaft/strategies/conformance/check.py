@@ -75,7 +75,7 @@ class Check:
             strategy.connect()
             ranks = Ranks(directory, strategy.global_rank, strategy.world_size, timeout_seconds)
         except Exception as cause:
-            finding = f"it raised {_in_words(cause)} before the check began"
+            finding = f"it raised {_describe(cause)} before the check began"
             raise ConformanceError(self.name, {0: [finding]}, in_step=False) from cause
         trial = Trial(make_strategy, directory, rtol, ranks)
         error, kind = _run(self.function, trial, timeout_seconds)
@@ -118,11 +118,11 @@ def _run(
     if not raised:
         return None, None
     error = raised[0]
-    trial.findings.append(str(error) if isinstance(error, OutOfStepError) else f"it raised {_in_words(error)}")
+    trial.findings.append(str(error) if isinstance(error, OutOfStepError) else f"it raised {_describe(error)}")
     return error, type(error).__name__
 
 
-def _in_words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return an exception's text with the line of code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
@@ -206,9 +206,9 @@ class ConformanceError(AssertionError):
         self.check = check
         self.findings = {rank: list(lines) for rank, lines in sorted(findings.items()) if lines}
         self.in_step = in_step
-        super().__init__(f"{check}: the strategy departs from its protocol.\n{self.in_words()}")
+        super().__init__(f"{check}: the strategy departs from its protocol.\n{self.describe()}")
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the findings, one per line; equal findings of several ranks are one line."""
         ranks_of: dict[str, list[int]] = {}
         for rank, lines in self.findings.items():
@@ -253,5 +253,5 @@ class Report:
             state = "not run" if name in self.not_run else "passed" if error is None else "FAILED"
             lines.append(f"{state:8} {name:{width}}  {CHECKS[name].promise}")
             if error is not None:
-                lines += [f"{'':9}{line}" for line in error.in_words().splitlines()]
+                lines += [f"{'':9}{line}" for line in error.describe().splitlines()]
         return "\n".join(lines)

@@ -72,11 +72,11 @@ def broadcast_returns_the_value_of_src(trial: Trial) -> None:
     rank, size = trial.ranks.rank, trial.ranks.size
     for src in range(size):
         received = strategy.broadcast(_anything(rank), src)
-        trial.expect_equal(received, _anything(src), f"what rank {src} broadcasts")
-    trial.expect_equal(strategy.broadcast(f"of {rank}"), "of 0", "what is broadcast by default")
+        trial.expect_equal(received, _anything(src), f"the result of `broadcast` from rank {src}")
+    trial.expect_equal(strategy.broadcast(f"of {rank}"), "of 0", "the result of `broadcast` without `src`")
     for src in (0, size - 1):
         tensor = _filled(rank).to(strategy.device)
-        trial.expect_equal(strategy.broadcast(tensor, src).cpu(), _filled(src), f"a tensor that rank {src} broadcasts")
+        trial.expect_equal(strategy.broadcast(tensor, src).cpu(), _filled(src), f"a tensor from `broadcast` by rank {src}")
         trial.expect_equal(tensor.cpu(), _filled(rank), "the argument of `broadcast`, afterwards,")
 
 
@@ -85,10 +85,10 @@ def all_gather_returns_all_values_in_order(trial: Trial) -> None:
     strategy = trial.connect()
     rank, size = trial.ranks.rank, trial.ranks.size
     gathered = strategy.all_gather(_anything(rank))
-    trial.expect_equal(gathered, list(map(_anything, range(size))), "what is gathered")
-    trial.expect_equal(strategy.all_gather(None), [None] * size, "nothing, gathered,")
+    trial.expect_equal(gathered, list(map(_anything, range(size))), "the result of `all_gather`")
+    trial.expect_equal(strategy.all_gather(None), [None] * size, "the result of `all_gather` of None")
     tensors = [value.cpu() for value in strategy.all_gather(_filled(rank).to(strategy.device))]
-    trial.expect_equal(tensors, list(map(_filled, range(size))), "the tensors that are gathered")
+    trial.expect_equal(tensors, list(map(_filled, range(size))), "the result of `all_gather` of tensors")
 
 
 def reduce_combines_element_by_element(trial: Trial) -> None:
@@ -106,7 +106,7 @@ def reduce_combines_element_by_element(trial: Trial) -> None:
         trial.expect_equal(strategy.reduce(own, "max").cpu(), largest, "the largest of 64-bit integers")
         own = torch.tensor(rank, dtype=torch.float64, device=place)
         mean = torch.tensor((size - 1) / 2, dtype=torch.float64)  # halves have no rounding
-        trial.expect_equal(strategy.reduce(own).cpu(), mean, "what is reduced by default, the mean,")
+        trial.expect_equal(strategy.reduce(own).cpu(), mean, "the result of `reduce` without `op`, the mean,")
 
 
 def barriers_wait_for_all(trial: Trial) -> None:
@@ -194,7 +194,7 @@ def weights_begin_the_same_on_all_ranks(trial: Trial) -> None:
     with StrategyRun(trial, Subject(seed=trial.ranks.rank)) as run:
         weights = run.weights()
         trial.expect_same_everywhere(weights, "weights after `setup_module`")
-        trial.expect_close(weights, first.state_dict(), "what `setup_module` makes of the first rank's")
+        trial.expect_close(weights, first.state_dict(), "weights after `setup_module`, those of rank 0,")
 
 
 def models_built_in_model_context_train(trial: Trial) -> None:
