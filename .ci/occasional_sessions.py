@@ -111,7 +111,8 @@ def faults(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Overhead per step, next to other frameworks; arguments after `--` go to benchmarks/overhead.py."""
     constraints = constraints_without(session, "setuptools")
-    install(session, [PACKAGES["camshaft-trainer"]], *BENCHMARK_PEERS, constraints=constraints)
+    ours = [PACKAGES["camshaft-trainer"], PACKAGES["camshaft-forensics"]]  # callbacks of both
+    install(session, ours, *BENCHMARK_PEERS, constraints=constraints)
     session.run("python", "benchmarks/overhead.py", *session.posargs)
 
 

@@ -79,7 +79,7 @@ class Release:
 
     @property
     def title(self) -> str:
-        return f"{self.project.distribution} {self.version}"
+        return f"Release {self.project.distribution} {self.version}"
 
     @property
     def changelog(self) -> Path:

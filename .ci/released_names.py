@@ -24,7 +24,7 @@ PACKAGES = {
     "src/lightning_fabric": "@fabric",
     "src/lightning_lite": "@fabric",
 }
-"""The folders of the packages in all releases, and where `MODULES` of the table of names has them."""
+"""The folders of the packages in all releases, and where the table of names has them."""
 ROOTS = {
     "lightning.pytorch": "",
     "pytorch_lightning": "",

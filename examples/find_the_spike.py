@@ -4,10 +4,10 @@ A small network learns to predict a rate, with a ledger of what each update did.
 large, as a broken file or a wrong unit gives. Four questions are answered one after the other:
 
 1. When? ``SpikeDetection`` warns of the batch. Training goes on, but its weights are NaN from then on.
-2. Where? ``Trainer.replay`` makes that update again from the checkpoint before, checked against the ledger, and names
+2. Where? ``replay`` makes that update again from the checkpoint before, checked against the ledger, and names
    the first submodule whose output is not finite.
 3. What was it? The batch of the replayed step has the sample.
-4. Since when are the weights damaged? ``Trainer.bisect`` searches between a good and a bad checkpoint.
+4. Since when are the weights damaged? ``bisect`` searches between a good and a bad checkpoint.
 
 Run ``python examples/find_the_spike.py``; ``--plot spike.png`` draws a picture (needs matplotlib).
 """
@@ -25,9 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from camshaft.callbacks import ModelCheckpoint, RunLedger, SpikeDetection
+from camshaft.callbacks import ModelCheckpoint, SpikeDetection
+from camshaft.forensics import ReplayedStep, RunLedger, bisect, replay
 from camshaft.hooks_core import Callback
-from camshaft.trainer import ReplayedStep, Trainer, TrainingModule, seed_everything
+from camshaft.trainer import Trainer, TrainingModule, seed_everything
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +123,7 @@ def find(folder: Path) -> tuple[list[float], ReplayedStep, ReplayedStep]:
     steps = []
     for number in (step - 1, step):
         trainer, network, data = make_parts(folder)
-        steps += trainer.replay(network, data, ckpt_path=folder, to_step=number)
+        steps += replay(trainer, network, data, ckpt_path=folder, to_step=number)
     before, spike = steps
     print(f"2. The replay of step {step} equals the ledger. {spike.inspection.first_non_finite}")
     print(spike.inspection.render(max_rows=12))
@@ -133,7 +134,7 @@ def find(folder: Path) -> tuple[list[float], ReplayedStep, ReplayedStep]:
     trainer, network, data = make_parts(folder)
     last = len(losses) // CHECKPOINT_EVERY * CHECKPOINT_EVERY
     good, bad = (folder / f"step={number}.ckpt" for number in (CHECKPOINT_EVERY, last))
-    found = trainer.bisect(network, data, good=good, bad=bad, when=is_damaged)
+    found = bisect(trainer, network, data, good=good, bad=bad, when=is_damaged)
     print(f"4. The weights are damaged from step {found} on, between {good.name} and {bad.name}.")
     return losses, before, spike
 

@@ -36,7 +36,6 @@ from camshaft.callbacks import (
     ParquetPredictionWriter,
     PreemptionCheckpoint,
     Profiler,
-    RunLedger,
     SpikeDetection,
     TensorBoardLogger,
     ThroughputMonitor,
@@ -44,6 +43,7 @@ from camshaft.callbacks import (
     TQDMProgressBar,
     WandbLogger,
 )
+from camshaft.forensics import RunLedger
 from camshaft.trainer import Trainer, TrainingModule
 
 NUM_SAMPLES = 96

@@ -6,7 +6,6 @@ torchrun --nproc-per-node 2 stock_callbacks_ranks.py FOLDER lightning|camshaft
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 import warnings
@@ -22,12 +21,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.callbacks import ModelPruning
-from camshaft.compat.names.trainer.spike_detection import SpikeDetection
 
 PRUNINGS = {LIGHTNING.name: lightning_callbacks.ModelPruning, CAMSHAFT.name: ModelPruning}
-DETECTIONS = {LIGHTNING.name: lightning_callbacks.SpikeDetection, CAMSHAFT.name: SpikeDetection}
 NUM_BATCHES = 8
-SPIKE = 5
 INTERVAL = timedelta(seconds=0.3)
 
 PRUNING: dict[str, dict[str, Any]] = {
@@ -49,15 +45,14 @@ PRUNING: dict[str, dict[str, Any]] = {
 }
 
 
-def make_line(framework: Framework, spike_on: int | None = None) -> Any:
+def make_line(framework: Framework) -> Any:
     class Line(framework.module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            loss = nn.functional.mse_loss(self.layer(batch[0]), batch[1])
-            return loss * 50 if (batch_idx, self.global_rank) == (SPIKE, spike_on) else loss
+            return nn.functional.mse_loss(self.layer(batch[0]), batch[1])
 
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             pass
@@ -87,16 +82,6 @@ def pruned(framework: Framework, folder: Path, kind: str, *, seed: int = 5) -> d
     torch.manual_seed(seed)
     trainer_of(framework, folder, callback, max_epochs=3, limit_val_batches=0).fit(module, own_batches())
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
-
-
-def spiking(framework: Framework, folder: Path) -> tuple[str, int, list[int]]:
-    callback = DETECTIONS[framework.name](exclude_batches_path=folder / "skip_batches.json")
-    trainer = trainer_of(framework, folder, callback, max_epochs=1, limit_val_batches=0)
-    try:
-        trainer.fit(make_line(framework, spike_on=1), own_batches())
-    except Exception as error:  # reported
-        return type(error).__name__, int(re.findall(r"batch (\d+)", str(error))[0]), callback.bad_batches
-    return "nothing", -1, []
 
 
 def timed(framework: Framework, folder: Path) -> tuple[list[int], list[float], dict[str, Tensor]]:
@@ -135,7 +120,6 @@ def main(folder: Path, framework: Framework) -> None:
         seed = int(os.environ["RANK"])
         report("pruned by other numbers", pruned(framework, folder, "each, masks that stay", seed=seed))
         report("timed", timed(framework, folder))
-    report("spiking", spiking(framework, folder))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from launching import run_ranks
 from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from camshaft.callbacks import NPZPredictionWriter, ParquetPredictionWriter, compare
+from camshaft.callbacks import NPZPredictionWriter, ParquetPredictionWriter
+from camshaft.forensics import compare
 
 SCRIPT = Path(__file__).parent / "all_callbacks.py"
 NUM_EPOCHS = 4

@@ -13,6 +13,7 @@ compat = pytest.importorskip("camshaft.compat")
 from lightning.pytorch.demos.boring_classes import BoringModel as TheirModel  # noqa: E402
 
 from camshaft.compat.names.modules.boring_classes import BoringModel as OurModel  # noqa: E402
+from camshaft.forensics import replay  # noqa: E402
 
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 LIMITS = {"max_epochs": 3, "limit_train_batches": 5, "limit_val_batches": 0}
@@ -51,4 +52,4 @@ def test_a_fit_that_is_asked_to_stop_goes_on_as_long_as_in_lightning(
 @pytest.mark.filterwarnings("ignore")
 def test_a_replay_goes_on_as_long_as_the_fit() -> None:
     trainer, module = made(compat, stops_at=1, min_steps=2)
-    assert [step.step for step in trainer.replay(module, to_step=4)] == [4]
+    assert [step.step for step in replay(trainer, module, to_step=4)] == [4]

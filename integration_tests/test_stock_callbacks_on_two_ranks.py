@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from launching import run_ranks
-from stock_callbacks_ranks import INTERVAL, PRUNING, SPIKE
+from stock_callbacks_ranks import INTERVAL, PRUNING
 
 pytestmark = pytest.mark.processes
 
@@ -49,14 +48,6 @@ def test_masks_are_those_of_the_first_rank_where_each_draws_its_own(found: dict[
     first, second = (of_rank["pruned by other numbers"] for of_rank in found["camshaft"])
     assert zeros(first) > 0
     assert all(torch.equal(value, second[name]) for name, value in first.items())
-
-
-def test_a_spike_of_one_rank_ends_all_as_in_lightning(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
-    bad = [SPIKE - 1, SPIKE]
-    for of_rank, theirs in zip(found["camshaft"], found["lightning"], strict=True):
-        assert of_rank["spiking"] == ("TrainingSpikeException", SPIKE, bad) == theirs["spiking"]
-    for name in found:
-        assert json.loads((folder / name / "skip_batches.json").read_text()) == bad
 
 
 def test_the_time_between_validations_is_agreed_upon(found: dict[str, list[dict[str, Any]]]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_model_checkpoint_against_lightning import fit, found_in, loader, memory_of
 
 from camshaft.compat.names.finder import load
-from camshaft.compat.names.table import COUNTERPARTS
+from camshaft.compat.names.table import counterparts
 from camshaft.compat.names.trainer import model_summary
 from camshaft.compat.names.trainer.callbacks import LearningRateMonitor
 
@@ -462,7 +462,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "arguments", "fields"), FIELDS)
 def test_fields_of_lightnings_classes_have_its_values_and_can_be_set(name: str, arguments: Any, fields: str) -> None:
     theirs = getattr(lightning_callbacks, name)(**arguments)
-    ours = load(COUNTERPARTS[name])(**arguments)
+    ours = load(counterparts()["", name])(**arguments)
     for field in fields.split():
         assert getattr(ours, field) == getattr(theirs, field), field
         setattr(ours, field, getattr(theirs, field))
@@ -482,7 +482,7 @@ def test_a_subclass_of_swa_knows_when_it_averages(tmp_path: Path) -> None:
         fit(framework, folder, [Noting(1e-2, 0.5)], max_epochs=5)
         return seen
 
-    ours = load(COUNTERPARTS["StochasticWeightAveraging"])
+    ours = load(counterparts()["", "StochasticWeightAveraging"])
     found = both(tmp_path, train)
     assert found[1] == found[0] and [starts for starts, *_ in found[1]] == [False, True, False, False, False]
 
@@ -508,13 +508,13 @@ def test_a_subclass_of_weight_averaging_swaps_by_itself(tmp_path: Path) -> None:
         trainer = fit(framework, folder, [Swaps(decay=0.5)], max_epochs=3)
         return calls, float(trainer.lightning_module.layer.weight)
 
-    ours = load(COUNTERPARTS["EMAWeightAveraging"])
+    ours = load(counterparts()["", "EMAWeightAveraging"])
     theirs, found = both(tmp_path, train)
     assert found == theirs and found[0] == [*["swap"] * 6, "copy"]
 
 
 def test_a_subclass_of_base_finetuning_keeps_its_state_in_its_own_way(tmp_path: Path) -> None:
-    class Unfreezes(load(COUNTERPARTS["BaseFinetuning"])):  # type: ignore[misc]
+    class Unfreezes(load(counterparts()["", "BaseFinetuning"])):  # type: ignore[misc]
         def freeze_before_training(self, pl_module: Any) -> None:
             self.freeze(pl_module.layers[0])
 

@@ -59,8 +59,8 @@ def test_a_release_sets_version_changelog_and_entry(repository: Path, capsys: py
     assert entries == {"car": ("", ""), "engine": ("0.1.1", "camshaft-engine-v0.1.1")}
     assert (repository / "releases.toml").read_text().startswith("# why\n\n[car]\n")
     printed = capsys.readouterr().out
-    assert "camshaft-engine 0.1.1: its tag is camshaft-engine-v0.1.1\n" in printed
-    assert 'git commit --all --message "camshaft-engine 0.1.1"\ngit tag camshaft-engine-v0.1.1\n' in printed
+    assert "Release camshaft-engine 0.1.1: its tag is camshaft-engine-v0.1.1\n" in printed
+    assert 'git commit --all --message "Release camshaft-engine 0.1.1"\ngit tag camshaft-engine-v0.1.1\n' in printed
     assert "excludes this version" not in printed
 
 

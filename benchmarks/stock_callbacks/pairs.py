@@ -170,10 +170,10 @@ def build_callback(framework: LightningShape, row: Row, folder: Path) -> Any:
         ImportError: if it, or what it needs, is not installed.
     """
     is_ours = framework.name == OURS
-    package = importlib.import_module("camshaft.callbacks" if is_ours else "lightning.pytorch.callbacks")
-    kind = getattr(package, row.name, None)
+    names = ("camshaft.callbacks", "camshaft.forensics") if is_ours else ("lightning.pytorch.callbacks",)
+    kind = next((kind for name in names if (kind := getattr(importlib.import_module(name), row.name, None))), None)
     if kind is None:
-        raise ImportError(f"{package.__name__} has no {row.name}")
+        raise ImportError(f"{' and '.join(names)} have no {row.name}")
     if row.methods:
         kind = type(row.name, (kind,), row.methods)
     return kind(**row.arguments(folder), **(row.camshaft_arguments if is_ours else row.lightning_arguments))

@@ -22,8 +22,6 @@ from written_pages import indented, title, write
 
 FOLDER = "reference/command-line"
 WIDTH = "100"
-BEFORE_THE_PARSER = {"camshaft.trainer": ("compare",)}
-"""Commands that a program carries out without the parser of the others."""
 
 
 def write_page(app: Sphinx) -> None:
@@ -66,7 +64,7 @@ def _page() -> Iterator[str]:
         yield from title(f"python -m {program}", "-")
         text, commands = help_of(program)
         yield from _block(text)
-        for command in (*commands, *BEFORE_THE_PARSER.get(program, ())):
+        for command in commands:
             yield from title(f"{program} {command}", "~")
             yield from _block(help_of(program, command)[0])
 

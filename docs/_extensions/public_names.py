@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("hooks_core", "loops", "strategies", "callbacks", "trainer", "compat")
+PACKAGES = ("hooks_core", "loops", "strategies", "callbacks", "trainer", "forensics", "compat")
 sys.path.insert(0, str(ROOT / ".ci"))
 
 from public_imports import Surfaces  # noqa: E402  (it lies beside .ci/run)

@@ -38,7 +38,7 @@ class OneDevice(StrategyDefaults):
 
 with TemporaryDirectory() as folder:
     report = conformance.run(OneDevice, folder)
-print(f"{sum(outcome.error is None for outcome in report.outcomes)} of {len(report.outcomes)} checks passed, such as")
+print(f"{len(report.outcomes) - len(report.failed)} of {len(report.outcomes)} checks passed, such as")
 print("\n".join(str(report).splitlines()[-4:]))
 assert report.passed
 

@@ -502,6 +502,18 @@ STATED: tuple[Stated, ...] = (
         proof="packages/callbacks/tests/test_timer.py::test_the_sanity_check_is_not_counted",
     ),
     Stated(
+        name="losses and batches of `SpikeDetection`",
+        topic="callbacks",
+        lightning="ends training if the loss of any process jumps, and lists indices of batches in `bad_batches`",
+        camshaft="goes by the mean over processes, and lists epoch and index",
+        reason="all decide alike without waiting for the device at every batch; an index alone names no batch",
+        write='Read `[bad["batch_idx"] for bad in callback.bad_batches]`.',
+        proof=(
+            "packages/callbacks/tests/test_spike_detection.py"
+            "::test_a_spike_raises_with_its_place_and_is_written_with_the_batch_before"
+        ),
+    ),
+    Stated(
         name="indices that a prediction writer cannot know",
         topic="callbacks",
         lightning="passes an empty list",

@@ -19,7 +19,7 @@ from camshaft.callbacks import EarlyStopping, LambdaCallback, ModelSummary
 from camshaft.compat import DataModule, Trainer, TrainingModule
 from camshaft.compat.data_module import EarlierDataHooks
 from camshaft.compat.module import EarlierHooks
-from camshaft.compat.trainer import ABSENT_ATTRIBUTES
+from camshaft.compat.names.table import advice
 from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, HookFaultWarning, ModelHooks, Receiver, is_overridden
 from camshaft.hooks_core.dispatch.binding import candidates
 
@@ -212,7 +212,9 @@ class TestTrainer:
         trainer.fit(Interrupted(), loader(1))
         assert not trainer.interrupted
 
-    @pytest.mark.parametrize("name", sorted(ABSENT_ATTRIBUTES))
+    @pytest.mark.parametrize(
+        "name", sorted(name.removeprefix("Trainer.") for name in advice() if name.startswith("Trainer."))
+    )
     def test_an_attribute_without_equal_says_what_to_use(self, name: str, tmp_path: Path) -> None:
         trainer = quiet_trainer(tmp_path)
         with pytest.raises(AttributeError, match=f"no attribute '{name}' any more. Use "):

@@ -6,20 +6,23 @@ from importlib import import_module
 import pytest
 from import_names_parts import names_of_earlier_code
 
-from camshaft.compat.names.finder import names_in
-from camshaft.compat.names.table import COUNTERPARTS, EVERYWHERE, MODULES, REFUSED_MODULES, REFUSED_NAMES, ROOTS
+from camshaft.compat.names.finder import counterpart_of, load, names_in
+from camshaft.compat.names.released import released, released_modules
+from camshaft.compat.names.table import ROOTS, advice, counterparts
 
 pytest.importorskip("torchmetrics")
 
 
+ROWS = counterparts()
+
+
 def modules() -> Iterator[tuple[str, str]]:
-    """Every importable module, and its place."""
-    for root, first in ROOTS.items():
-        for place in MODULES:
-            if first == "" and not place.startswith("@"):
-                yield f"{root}.{place}".removesuffix("."), place
-            elif first and (place == first or place.startswith(f"{first}.")):
-                yield f"{root}{place.removeprefix(first)}", place
+    """Every importable module with a name that stands for one of ours, and its place."""
+    for place in released_modules():
+        for root, first in ROOTS.items():
+            is_below = place == first or place.startswith(f"{first}.") if first else not place.startswith("@")
+            if is_below and any(counterpart_of(place, name) for name in names_in(place)):
+                yield f"{root}.{place.removeprefix(first).strip('.')}".removesuffix("."), place
 
 
 MODULE_PLACES = sorted(modules())
@@ -86,11 +89,11 @@ def names() -> Iterator[None]:
 def test_every_name_of_a_module_is_there(module: str, place: str) -> None:
     imported = import_module(module)
     for name in names_in(place):
-        space: dict[str, object] = {}
-        exec(f"from {module} import {name} as found", space)
-        assert space["found"] is not None or name.startswith("_")
-        assert getattr(imported, name) is space["found"]
+        found = getattr(imported, name)
+        assert found is not None or name.startswith("_")
         assert name in dir(imported)
+        counterpart = counterpart_of(place, name)
+        assert counterpart is None or found is load(counterpart)
 
 
 @pytest.mark.parametrize("at", FREQUENT.split())
@@ -99,22 +102,21 @@ def test_what_research_code_imports_most_is_there(at: str) -> None:
     exec(f"from {module} import {name}", {})
 
 
-def test_every_counterpart_is_a_name_of_some_module() -> None:
-    used = {entry.partition("=")[2] or entry for place in MODULES.values() for entry in place.split()}
-    assert used | EVERYWHERE == set(COUNTERPARTS)
+def test_every_row_is_of_a_name_that_a_release_had() -> None:
+    homes = {place: {**released(place).earlier, **released(place).current} for place in released_modules()}
+    known = {name for names in homes.values() for name in names}
+    known |= {home.partition(":")[2] for names in homes.values() for home in names.values()}
+    assert not {name for place, name in ROWS if not place} - known
+    for place, name in ROWS:
+        at_or_below = [names for other, names in homes.items() if other == place or other.startswith(f"{place}.")]
+        assert not place or name == "__version__" or any(name in names for names in at_or_below), (place, name)
 
 
 def test_no_name_is_both_there_and_refused() -> None:
-    there = {f"{place}.{name}".removeprefix(".") for place in MODULES for name in names_in(place)}
-    assert not there & set(REFUSED_NAMES)
-    assert not {name.rpartition(".")[2] for name in there} & set(REFUSED_NAMES)
+    refused = {name for name in advice() if not name.endswith(".")}
+    assert not {name for (place, name), ours in ROWS.items() if ours and not place} & refused
 
 
-def test_no_module_is_both_there_and_refused_unless_a_part_of_it_is_there() -> None:
-    for place in set(MODULES) & set(REFUSED_MODULES):
-        assert MODULES[place].split() or any(other.startswith(f"{place}.") for other in MODULES), place
-
-
-@pytest.mark.parametrize("advice", sorted({*REFUSED_NAMES.values(), *REFUSED_MODULES.values()}))
-def test_every_refusal_is_in_sentences(advice: str) -> None:
-    assert advice[0].isupper() and advice.endswith(".")
+@pytest.mark.parametrize("sentence", sorted({*advice().values()}))
+def test_every_refusal_is_in_sentences(sentence: str) -> None:
+    assert sentence[0].isupper() and sentence.endswith(".")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.loops.optimization.update import AccumulationWindow
+from camshaft.loops.optimization.window import AccumulationWindow
 
 
 @settings(deadline=None)

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from camshaft.loops import CombinedLoader, PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.data.combined_loader import UNKNOWN
-from camshaft.loops.data.loaders import ReadAhead, count_batches, numbered, set_epoch
+from camshaft.loops.data.loaders import count_batches, numbered, set_epoch
 
 INFINITE = float("inf")
 
@@ -241,15 +241,6 @@ def test_a_loader_that_gives_less_than_it_promised_is_an_error() -> None:
         next(batches)
 
 
-def test_as_in_lightning_a_loader_may_give_less_than_it_promised() -> None:
-    ahead = ReadAhead()
-    with pytest.warns(UserWarning, match="Watched tells that it has 3 batches and has given 1: the epoch ends there"):
-        assert list(numbered(Watched(3, given=1), 3, 0, ahead, draws_as_lightning=True)) == [(0, 0, False)]
-    ahead.load_state_dict({"lengths": [2]}, is_same_data=True)
-    with pytest.raises(RuntimeError, match="gives 2 batches in each epoch, as before the run was resumed"):
-        list(numbered(Watched(3, given=1), 3, 0, ahead, draws_as_lightning=True))
-
-
 def test_what_a_loader_gives_beyond_its_promise_is_left_out() -> None:
     assert list(numbered(Watched(2, given=5), 2)) == [(0, 0, False), (1, 1, True)]
 
@@ -260,18 +251,6 @@ def test_a_sized_stream_may_give_less_than_it_promised() -> None:
         warnings.simplefilter("ignore")
         triples = list(numbered(DataLoader(Stream(batches, 5), batch_size=None), 5))
     assert [is_last for _, _, is_last in triples] == [False, True]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_as_in_lightning_nothing_is_read_ahead_of_a_stream_whose_length_is_known() -> None:
-    loader = DataLoader(Stream(make_batches(3), 3), batch_size=None)
-    ahead = ReadAhead()
-    told = [(is_last, ahead.state_dict()) for _, _, is_last in numbered(loader, 3, 0, ahead, draws_as_lightning=True)]
-    assert told == [(False, {"lengths": []}), (False, {"lengths": []}), (True, {"lengths": [3]})]
-    too_few = numbered(DataLoader(Stream(make_batches(2), 5), batch_size=None), 5, draws_as_lightning=True)
-    assert [is_last for _, _, is_last in too_few] == [False, False]
-    ahead.load_state_dict({"batch": "of a run that read it", "lengths": []}, is_same_data=True)
-    assert next(numbered(loader, 3, 1, ahead, draws_as_lightning=True)) == (1, "of a run that read it", False)
 
 
 def test_a_limit_may_be_more_than_a_loader_of_unknown_length_gives() -> None:
@@ -369,7 +348,7 @@ def test_batches_of_none_are_counted_and_left_out(accumulate: int) -> None:
             seen.append(batch_idx)
 
         def on_validation_start(self) -> None:
-            validated.append(trainer.fit_loop.batch_idx)
+            validated.append(trainer.fit_loop.progress.batches.ready - 1)
 
     seen: list[int] = []
     validated: list[int] = []

@@ -12,7 +12,8 @@ from bare_ranks import ThreadedStrategy, on_ranks
 from ranks_in_threads import Exchange
 from torch import Tensor
 
-from camshaft.loops.fit.resume import of_all_ranks, of_this_rank
+from camshaft.loops.fit.resume import of_this_rank
+from camshaft.loops.fit.saving import of_all_ranks
 from camshaft.loops.state.random_state import random_state, restore_random_state
 
 

@@ -133,35 +133,6 @@ def test_a_state_that_has_not_changed_is_not_loaded(changes: bool) -> None:
     assert (callback.num_loads, callback.num_updates) == ((1, 2) if changes else (0, 0))
 
 
-def test_it_leaves_the_trace_that_lightnings_leaves_if_that_is_asked_for() -> None:
-    class Counting:
-        num_batches = 0
-
-        def state_dict(self) -> dict[str, int]:
-            return {"num_batches": self.num_batches}
-
-        def load_state_dict(self, state: dict[str, int]) -> None:
-            raise AssertionError("nothing is put back")
-
-        def on_validation_batch_end(self, *_: Any) -> None:
-            self.num_batches += 1
-
-    class AsLightning(BareTrainer):
-        @staticmethod
-        def extend(run: Any) -> None:
-            run.draws_as_lightning = True
-
-    generator, callback = torch.Generator().manual_seed(1), Counting()
-    before, drawn = generator.get_state(), []
-    callback.on_train_start = lambda *_: drawn.append(float(torch.rand(())))  # type: ignore[attr-defined]
-    trainer = AsLightning(seeded(Drawing), callbacks=[callback], max_epochs=1, num_sanity_val_steps=2)
-    torch.manual_seed(5)
-    trainer.fit(Sized(make_batches(1)), DataLoader(range(2), shuffle=True, generator=generator))
-    torch.manual_seed(5)
-    assert drawn == [float(torch.rand(()))]
-    assert callback.num_batches == 4 and not torch.equal(generator.get_state(), before)
-
-
 @pytest.mark.parametrize(
     ("num_steps", "kind", "expected"),
     [(0, Sized, [0, 0]), (2, Sized, [2, 1]), (-1, Sized, [4, 1]), (9, Sized, [4, 1]), (3, Unsized, [3, 1])],

@@ -246,18 +246,17 @@ class Told(Sticky):
             yield make_batches(1)[0][0][0] * 0 + self.epoch, torch.zeros(1)
 
 
-@pytest.mark.parametrize(("workers", "as_lightning"), [(0, False), (1, False), (0, True)])
-def test_datasets_are_told_the_epoch_unless_it_is_as_in_lightning(workers: int, as_lightning: bool) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_datasets_are_told_the_epoch(workers: int) -> None:
     train, val, seen = Told(), Told(), []
 
     def note(trainer: Any, module: Any, outputs: Any, batch: list[Tensor], batch_idx: int) -> None:
         seen.append(int(batch[0][0, 0]))
 
     trainer = BareTrainer(Net(), callbacks=[hooked(on_train_batch_end=note)], max_epochs=3)
-    trainer.extend = lambda run: setattr(run, "draws_as_lightning", as_lightning)
     trainer.fit(DataLoader(train, num_workers=workers), DataLoader(val))
-    assert train.told == val.told == ([] if as_lightning else [0, 1, 2])
-    assert seen == ([-1] * 6 if as_lightning else [0, 0, 1, 1, 2, 2])
+    assert train.told == val.told == [0, 1, 2]
+    assert seen == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("shares", [False, True])

@@ -242,6 +242,37 @@ def test_an_error_within_leaves_the_random_state_and_says_why_there_are_no_value
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_real_tensor_may_change_after_it_was_read() -> None:
+    def fill(module: Any) -> None:
+        scale = torch.tensor([1.0, 2.0])
+        module.first = nn.Parameter(torch.randn(2) * scale)
+        scale.mul_(torch.rand(2))
+        module.second = nn.Parameter(torch.randn(2) * scale)
+        scale.copy_(module.first.detach())
+        module.third = nn.Parameter(module.second.detach() + scale)
+
+    assert_same(filled(fill))
+
+
+def test_values_are_computed_again_where_there_was_no_room_to_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from camshaft.strategies.sharding import operation_recorder
+
+    monkeypatch.setattr(operation_recorder, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(operation_recorder, "_NUM_KEPT", 1)
+    generator = random.Random(1)
+    for _ in range(50):
+        names = generator.choices(sorted(OPERATIONS), k=25)
+
+        def fill(module: Any, names: list[str] = names) -> None:
+            known = [torch.randn(3, 4)]
+            for name in names:
+                OPERATIONS[name](known)
+            for idx, value in enumerate(known):
+                module.register_parameter(f"parameter_{idx}", nn.Parameter(value))
+
+        assert_same(filled(fill))
+
+
 def test_sparse_tensors_are_refused() -> None:
     message = "`tensor` must be dense, neither conjugated nor negated, but got torch.sparse_coo"
     with pytest.raises(DeferredInitializationError, match=message), DeferredInitialization():
@@ -265,8 +296,9 @@ def test_pythons_and_numpys_random_numbers_are_drawn_at_once() -> None:
 def test_tensors_take_no_memory_until_they_are_materialised() -> None:
     deferred = DeferredInitialization()
     with deferred:
-        module = nn.Linear(10**6, 10**6)  # 4 TB
-    assert module.weight.is_meta
+        module = nn.Linear(4, 4)
+        module.table = torch.zeros(10**6, 10**6)  # 4 TB
+    assert module.weight.is_meta and module.table.is_meta
     assert deferred.has_deferred(module) and not deferred.has_deferred(nn.Linear(1, 1))
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 import torch
@@ -35,17 +34,12 @@ VIEWS = {
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(DTYPES), st.sampled_from(sorted(VIEWS))), max_size=8),
-    st.integers(1, 3),
-)
-def test_a_snapshot_equals_tensors_that_change_afterwards(
-    parts: list[tuple[int, torch.dtype, str]], num_threads: int
-) -> None:
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(DTYPES), st.sampled_from(sorted(VIEWS))), max_size=8))
+def test_a_snapshot_equals_tensors_that_change_afterwards(parts: list[tuple[int, torch.dtype, str]]) -> None:
     bases = {(number, dtype): base(dtype) for number, dtype, _ in parts}
     tensors = [VIEWS[view](bases[number, dtype]) for number, dtype, view in parts]
     expected = [tensor.clone() for tensor in tensors]
-    buffers = StagingBuffers(num_threads)
+    buffers = StagingBuffers()
     for _ in range(2):  # the second reuses the memory of the first
         staged = snapshot(buffers, tensors)
         for tensor in bases.values():
@@ -55,27 +49,6 @@ def test_a_snapshot_equals_tensors_that_change_afterwards(
             assert torch.equal(copy.to(torch.complex128), tensor.to(torch.complex128))
         for (_, dtype), tensor in bases.items():
             tensor.copy_(base(dtype))
-
-
-def test_large_tensors_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    from camshaft.strategies.checkpoints import staging
-
-    monkeypatch.setattr(staging, "_PIECE_BYTES", 1000)
-    seen = set()
-    memmove = staging.ctypes.memmove
-    barrier = threading.Barrier(3, timeout=60)
-
-    def spy(*piece: int) -> None:
-        if threading.get_ident() not in seen:
-            seen.add(threading.get_ident())
-            barrier.wait()
-        memmove(*piece)
-
-    monkeypatch.setattr(staging.ctypes, "memmove", spy)
-    tensors = [torch.randn(4096), torch.randn(1001, dtype=torch.float64)]
-    staged = snapshot(StagingBuffers(3), tensors)
-    assert len(seen) == 3
-    assert all(torch.equal(one, two) for one, two in zip(staged, tensors, strict=True))
 
 
 def test_the_memory_of_a_snapshot_is_used_again() -> None:
@@ -89,7 +62,7 @@ def test_the_memory_of_a_snapshot_is_used_again() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a platform that forks")
 def test_memory_is_not_copied_on_write_after_a_fork() -> None:
-    buffers = StagingBuffers(1)
+    buffers = StagingBuffers()
     weights = torch.zeros(1000)
     (staged,) = snapshot(buffers, [weights])
     here, there = os.pipe()

@@ -23,7 +23,7 @@ from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.loops.metrics import MetricMismatchError
 from camshaft.strategies import CheckpointError, DDPStrategy
-from camshaft.trainer import HookDivergenceError, Trainer, seed_everything
+from camshaft.trainer import Trainer, seed_everything
 
 NUM_SAMPLES = 44  # of training: no multiple of any batch size
 NUM_VAL_SAMPLES = 22
@@ -271,31 +271,6 @@ def damaged(folder: Path, num_processes: int) -> Any:
     return told
 
 
-class Extra(Callback):
-    """One that a careless script adds on one process."""
-
-    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None: ...
-
-
-def comparing(folder: Path, num_processes: int) -> Any:
-    """Hooks are compared: of a run in which nothing differs, and of one in which something does."""
-    seed_everything(3)
-    callbacks = [EarlyStopping("val_loss"), ModelCheckpoint(monitor="val_loss")]
-    same = measured_trainer(folder / "same", compare_hooks_every_n_steps=2, callbacks=callbacks)
-    module = Measured()
-    same.fit(module, *loaders(num_processes))
-    left = [name for name in vars(module) if callable(getattr(type(module), name, None))]
-    extra = [Extra()] if same.global_rank else []
-    different = measured_trainer(
-        folder / "different", compare_hooks_every_n_steps=3, callbacks=extra, enable_checkpointing=False
-    )
-    try:
-        different.fit(Measured(), *loaders(num_processes))
-    except HookDivergenceError as error:
-        return same.global_step, left, str(error), error.position
-    return None
-
-
 def mismatch(folder: Path, num_processes: int) -> Any:
     trainer = measured_trainer(folder, max_epochs=1, enable_checkpointing=False)
     try:
@@ -317,7 +292,7 @@ SCENES: list[Callable[[Path, int], Any]] = [
     damaged,
 ]
 """What follows an error is not collective any more, so these are each the last of a start."""
-LAST: dict[str, Callable[[Path, int], Any]] = {"mismatch": mismatch, "comparing": comparing}
+LAST: dict[str, Callable[[Path, int], Any]] = {"mismatch": mismatch}
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 from trainer_parts import quiet_trainer
 
-from camshaft.callbacks import CSVLogger, ModelCheckpoint, RunLedger
+from camshaft.callbacks import CSVLogger, ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.strategies import read_checkpoint
 from camshaft.trainer import TrainingModule, seed_everything
@@ -183,10 +183,9 @@ def fit_keeping_checkpoints(folder: Path, kind: Kind, parent: Connection) -> Non
     torch.set_num_threads(1)
     checkpoints = folder / "checkpoints"
     keep = ModelCheckpoint(checkpoints, monitor="val_loss", save_top_k=2, save_last=True, every_n_train_steps=1)
-    ledger = RunLedger(folder / "ledger.jsonl", weights_every_n_steps=5)
-    callbacks = (keep, InsideWindows(checkpoints / "batch.ckpt"), Telling(parent), ledger)
+    callbacks = (keep, InsideWindows(checkpoints / "batch.ckpt"), Telling(parent))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is no checkpoint to go on from yet")
+        warnings.filterwarnings("ignore", "There is no checkpoint to resume from yet")
         fit(folder, kind, "last", callbacks)
 
 

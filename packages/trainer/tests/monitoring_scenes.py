@@ -14,12 +14,10 @@ from torch import Tensor
 from trainer_parts import ListLogger, Regression, loader, quiet_trainer, weights
 
 from camshaft.callbacks import (
-    CorruptionError,
     ModelCheckpoint,
     NonFiniteError,
     NonFiniteGuard,
     Profiler,
-    RepeatedStep,
     SpikeDetection,
     ThroughputMonitor,
     TrainingSpikeException,
@@ -109,27 +107,6 @@ def measuring(folder: Path) -> dict[str, float]:
     return {name.removeprefix("train/"): value for name, value in rows[-1].items()} if rows else {}
 
 
-class Faulty(Regression):
-    """The loss is wrong in one forward pass of rank 1, by more than what the mean over ranks rounds away."""
-
-    num_passes = 0
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        Faulty.num_passes += 1
-        loss = super().training_step(batch, batch_idx)
-        is_faulty = self.trainer.global_rank == 1 and Faulty.num_passes == 3 + 1 + 2  # in the repetitions of step 1
-        return loss * (1 + 2**-8) if is_faulty else loss
-
-
-def corrupted(folder: Path) -> tuple[dict[int, list[str]], int]:
-    trainer = trainer_of(folder, RepeatedStep(every_n_steps=1))
-    try:
-        trainer.fit(Faulty(), loader(8))
-    except CorruptionError as error:
-        return error.differences, trainer.global_step
-    return {}, trainer.global_step
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
@@ -141,7 +118,6 @@ def main() -> None:
         ("spike", spiking),
         ("save", saving),
         ("throughput", measuring),
-        ("corruption", corrupted),
     ):
         report(name, scene(folder))
 

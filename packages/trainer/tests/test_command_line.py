@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("jsonargparse")
 
+from camshaft.hooks_core import Callback
+from camshaft.trainer.cli import added_commands
+from camshaft.trainer.cli.class_types import CallbackClass
 from camshaft.trainer.cli.command_line import main
 
 NETS = '''
@@ -232,7 +236,7 @@ def test_what_the_trainer_refuses_is_told_without_a_traceback(capsys: pytest.Cap
 
 
 def test_a_verb_and_a_module_are_required(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "{fit,validate,test,predict,replay, ..." in refusal(capsys)
+    assert "{fit,validate,test,predict}, but it was not provided" in refusal(capsys)
     assert "model" in refusal(capsys, "fit")
 
 
@@ -248,3 +252,36 @@ def test_without_its_extra_it_names_what_is_missing_in_a_line(module: str, missi
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"error: The command line needs {missing}. Install the extra: camshaft-trainer[cli].\n"
+
+
+PROGRAM = """
+import importlib.metadata, runpy, sys
+from importlib.metadata import EntryPoint
+added = [EntryPoint("count", "builtins:len", "camshaft.trainer.commands")]
+importlib.metadata.entry_points = lambda group: added if group == "camshaft.trainer.commands" else []
+runpy.run_module("camshaft.trainer", run_name="__main__")
+"""
+
+
+def test_other_distributions_add_commands_and_one_that_is_missing_is_named() -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=False)
+
+    assert run("count", "--one", "two").returncode == 2  # the function's result, for these words
+    missing = run("replay", "folder")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr == (
+        "error: `replay` is a command of camshaft-forensics, which is not installed. Run `pip install "
+        "camshaft-forensics`.\n"
+    )
+
+
+def test_classes_of_other_distributions_have_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = [EntryPoint("test", "test_command_line", "camshaft.trainer.classes")]
+    monkeypatch.setattr(added_commands, "entry_points", lambda group: [one for one in added if one.group == group])
+    monkeypatch.setattr(sys.modules[__name__], "__all__", ["Unusual"], raising=False)
+    assert CallbackClass.named_classes()["Unusual"] == [Unusual]
+
+
+class Unusual(Callback):
+    """A callback of another distribution."""

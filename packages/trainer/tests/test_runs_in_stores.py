@@ -13,8 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
 from torch.utils.data import DataLoader
 
-from camshaft.callbacks import HookTimeline, ModelCheckpoint, Profiler, RunLedger, TensorBoardLogger, compare
-from camshaft.hooks_core import Callback
+from camshaft.callbacks import HookTimeline, ModelCheckpoint, Profiler, TensorBoardLogger
 from camshaft.hooks_core.remote_files import files_below, is_url, join, local_copy, modified, remove
 from camshaft.trainer import Trainer, TrainingModule
 from camshaft.trainer.cli import TrainerCLI
@@ -111,27 +110,6 @@ def test_a_resumed_run_ends_with_the_same_bits(ckpt_path: str) -> None:
     assert loaded.hparams["width"] == 2 and torch.equal(loaded.layer.weight, module.layer.weight)
 
 
-def test_the_ledger_of_a_resumed_run_is_that_of_one_that_was_not_stopped(tmp_path: Path) -> None:
-    class Stop(Callback):
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if trainer.global_step == 10:
-                raise KeyError("here")
-
-    def callbacks(root: str, *others: Callback) -> list[Any]:
-        return [ModelCheckpoint(join(root, "saved"), save_last=True), RunLedger(join(root, "ledger")), *others]
-
-    fitted(4, str(tmp_path), callbacks(str(tmp_path)))
-    with pytest.raises(KeyError, match="here"):
-        fitted(4, "memory://run", callbacks("memory://run", Stop()))
-    assert str(compare("memory://run", tmp_path)).startswith("Equal for 10 steps; ")
-    fitted(4, "memory://run", callbacks("memory://run"), ckpt_path="last")
-    with local_copy("memory://run/ledger/ledger.jsonl") as file:
-        assert file.read_bytes() == (tmp_path / "ledger" / "ledger.jsonl").read_bytes()
-    trainer = Trainer(max_epochs=4, callbacks=callbacks("memory://run"), default_root_dir="memory://run", **QUIET)
-    torch.manual_seed(3)
-    assert len(trainer.replay(Net(), data(), data(), to_step=6)) == 1  # checked against the ledger in the store
-
-
 def test_last_is_the_one_with_the_most_steps_where_the_clock_tells_no_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,7 +143,7 @@ def test_the_configuration_of_a_command_line_is_saved_there() -> None:
     run(3)
     with local_copy("memory://run/config.yaml") as file:
         assert "width: 3" in file.read_text()
-    with pytest.raises(RuntimeError, match=r"a new file; Aborting.*memory://run/config\.yaml"):
+    with pytest.raises(RuntimeError, match=r"a new file.*memory://run/config\.yaml"):
         run(4)
 
 

@@ -73,8 +73,6 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"zero_grad": "never"}, ValueError, r"`zero_grad` must be .*'before_backward'.*, but got 'never'"),
     ({"truncated_bptt_steps": 0}, ValueError, r"`truncated_bptt_steps` must be at least 1"),
     ({"agree_every_n_batches": 0}, ValueError, r"`agree_every_n_batches` must be at least 1, but got 0"),
-    ({"compare_hooks_every_n_steps": 0}, ValueError, r"`compare_hooks_every_n_steps` must be at least 1, but got 0"),
-    ({"compare_hooks_every_n_steps": 0.5}, TypeError, r"`compare_hooks_every_n_steps` must be an int or None"),
     ({"stateless_loaders": "ignore"}, ValueError, r"`stateless_loaders` must be 'refuse' or 'fast_forward'"),
     ({"max_time": "an hour"}, ValueError, r"`max_time` must be .*DD:HH:MM:SS.*, but got 'an hour'"),
     ({"overfit_batches": 1.5}, ValueError, r"`overfit_batches` must be at least 0, and at most 1.0 as a float"),

@@ -147,19 +147,6 @@ def test_processes_that_log_one_name_differently_both_say_so(scenes: Scenes) -> 
         )
 
 
-def test_hooks_are_compared_and_the_first_that_differs_is_named(tmp_path: Path) -> None:
-    outcome = run_ranks(SCENES, 2, args=[tmp_path, "comparing"]).succeeded()
-    first, second = (reports["comparing"] for reports in outcome.named)
-    assert first == second
-    global_step, left, message, position = first
-    assert (global_step, left) == (18, [])
-    assert message == (
-        "`hooks` must be called in the same order on all ranks, but got `on_train_batch_start` of strategy:DDPStrategy "
-        f"on rank 0, `on_before_zero_grad` of callback:Extra on rank 1 as call {position} after update 0 (epoch 0, "
-        "batch 2). Let callbacks, hooks and whatever calls them not depend on the rank."
-    )
-
-
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What became of a script that starts its processes itself."""

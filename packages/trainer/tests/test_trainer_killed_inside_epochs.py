@@ -69,10 +69,6 @@ def test_a_training_killed_inside_its_epochs_ends_as_one_that_was_not(kind: Kind
     actual = outcome_of(killed)
     assert_same(actual, expected, told)
 
-    ledgers = [(folder / "ledger.jsonl").read_text().splitlines() for folder in (tmp_path / "undisturbed", killed)]
-    assert ledgers[1] == ledgers[0], told
-    assert len(ledgers[0]) > NUM_EPOCHS * 2 and '"samples":[[[' in ledgers[0][1]
-
     rows = rows_of(tmp_path / "undisturbed")
     assert set(rows_of(killed)) == set(rows), told
     num_rows_of_epochs = sum("accuracy_epoch" in dict(row) for row in rows)

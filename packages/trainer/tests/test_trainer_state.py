@@ -145,7 +145,7 @@ class AtBatches(Callback):
         self.batches: list[tuple[int, int]] = []
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        self.batches.append((trainer.current_epoch, trainer.fit_loop.batch_idx))
+        self.batches.append((trainer.current_epoch, trainer.fit_loop.progress.batches.ready - 1))
 
 
 @pytest.mark.parametrize("interval", ["00:00:00:10", timedelta(seconds=10), {"seconds": 10}])
@@ -185,50 +185,6 @@ def test_hyperparameters_are_not_logged_if_told_so(tmp_path: Path) -> None:
         logger = ListLogger()
         quiet_trainer(tmp_path, max_epochs=1, logger=logger, enable_autolog_hparams=logs).fit(Sized(), loader(1))
         assert bool(logger.hparams) is logs
-
-
-class Counting(Callback):
-    """Notes counters of batches under Lightning's names."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loop = trainer.fit_loop.epoch_loop
-        progress = loop.batch_progress
-        self.seen.append((loop.batch_idx, progress.current.ready, progress.total.ready, progress.is_last_batch))
-
-    def on_predict_epoch_end(self, trainer: Any, module: Any) -> None:
-        self.seen.append(len(trainer.predict_loop.predictions))
-
-
-def test_loops_count_under_lightnings_names(tmp_path: Path) -> None:
-    counting = Counting()
-    trainer = quiet_trainer(tmp_path, max_epochs=2, callbacks=[counting], num_sanity_val_steps=1)
-    module = Regression()
-    trainer.fit(module, loader(2), loader(3))
-    assert counting.seen == [(0, 1, 1, False), (1, 2, 2, True), (0, 1, 3, False), (1, 2, 4, True)]
-    loop = trainer.fit_loop.epoch_loop
-    assert (loop.batch_idx, loop.total_batch_idx, loop.batch_progress.total.completed) == (1, 3, 4)
-    assert (loop.val_loop.batch_progress.current.ready, loop.val_loop.batch_progress.total.ready) == (3, 6)
-    assert loop.automatic_optimization.optim_progress.optimizer_steps == 4
-    assert loop.manual_optimization.optim_step_progress.total.completed == 0
-    assert (loop.done, loop.max_batches, loop.val_loop.max_batches) == (True, 2, [3])
-    counting.seen.clear()
-    predictions = trainer.predict(module, loader(2))
-    assert counting.seen == [2] and trainer.predict_loop.predictions is predictions
-
-
-def test_the_batches_of_an_epoch_can_be_set_for_the_next(tmp_path: Path) -> None:
-    class Shortening(Callback):
-        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-            trainer.fit_loop.max_batches = 1
-
-    trainer = quiet_trainer(tmp_path, max_epochs=3, callbacks=[Shortening()])
-    with pytest.raises(RuntimeError, match="`max_batches` must be set when the loaders are there"):
-        trainer.fit_loop.max_batches = 1
-    trainer.fit(Regression(), loader(4))
-    assert trainer.global_step == 4 + 1 + 1
 
 
 def test_a_writer_at_the_end_shows_the_indices_in_the_loop(tmp_path: Path) -> None:

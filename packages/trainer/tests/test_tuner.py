@@ -143,8 +143,8 @@ def test_a_batch_size_is_found_for_each_verb(tmp_path: Path, verb: Any, caplog: 
     assert set(recording.heard) == {f"setup {verb}", f"teardown {verb}"}
     assert trainer.limit_val_batches == trainer.validate_loop.limit_batches == 0.5
     assert trainer.global_step == 0
-    loop = trainer.fit_loop.epoch_loop if verb == "fit" else getattr(trainer, f"{verb}_loop")
-    assert loop.batch_progress.total.completed == 0
+    if verb != "fit":
+        assert getattr(trainer, f"{verb}_loop").progress.completed == 0
     assert not any(isinstance(callback, BatchSizeFinder) for callback in trainer.callbacks)
 
 

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
     from camshaft.callbacks.finders.batch_size_finder import BatchSizeFinder
     from camshaft.callbacks.finders.learning_rate_finder import LearningRateCurve, LearningRateFinder
     from camshaft.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
-    from camshaft.callbacks.inspection.step_inspection import StepInspection, inspect_step
     from camshaft.callbacks.lambda_callback import LambdaCallback
-    from camshaft.callbacks.ledger.comparison import Comparison, compare
-    from camshaft.callbacks.ledger.ledger_check import DepartureError, LedgerCheck
-    from camshaft.callbacks.ledger.ledger_file import LedgerError
-    from camshaft.callbacks.ledger.run_ledger import RunLedger
     from camshaft.callbacks.loggers.comet_logger import CometLogger
     from camshaft.callbacks.loggers.csv_logger import CSVLogger
     from camshaft.callbacks.loggers.curve_report import CurveReport
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
     from camshaft.callbacks.monitors.device_stats_monitor import DeviceStatsMonitor
     from camshaft.callbacks.monitors.learning_rate_monitor import LearningRateMonitor
     from camshaft.callbacks.monitors.non_finite_guard import NonFiniteError, NonFiniteGuard
-    from camshaft.callbacks.monitors.repeated_step import CorruptionError, RepeatedStep
     from camshaft.callbacks.monitors.spike_detection import SpikeDetection, TrainingSpikeException
     from camshaft.callbacks.monitors.throughput import Throughput, get_available_flops, measure_flops
     from camshaft.callbacks.monitors.throughput_monitor import ThroughputMonitor
@@ -67,10 +61,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "CometLogger",
-    "Comparison",
-    "CorruptionError",
     "CurveReport",
-    "DepartureError",
     "DeviceStatsMonitor",
     "EMAWeightAveraging",
     "EarlyStopping",
@@ -81,8 +72,6 @@ __all__ = [
     "LearningRateCurve",
     "LearningRateFinder",
     "LearningRateMonitor",
-    "LedgerCheck",
-    "LedgerError",
     "Logger",
     "MLFlowLogger",
     "ModelCheckpoint",
@@ -99,14 +88,11 @@ __all__ = [
     "Profiler",
     "ProgressBar",
     "PyTorchProfiler",
-    "RepeatedStep",
     "RichModelSummary",
     "RichProgressBar",
     "RichProgressBarTheme",
-    "RunLedger",
     "SimpleProfiler",
     "SpikeDetection",
-    "StepInspection",
     "StochasticWeightAveraging",
     "Summary",
     "TQDMProgressBar",
@@ -118,9 +104,7 @@ __all__ = [
     "WandbLogger",
     "WeightAveraging",
     "WriteInterval",
-    "compare",
     "get_available_flops",
-    "inspect_step",
     "measure_flops",
     "rank_zero_experiment",
     "summarize",
@@ -136,12 +120,7 @@ _EXPORTS = {
     "finders.batch_size_finder": ("BatchSizeFinder",),
     "finders.learning_rate_finder": ("LearningRateCurve", "LearningRateFinder"),
     "gradient_accumulation_scheduler": ("GradientAccumulationScheduler",),
-    "inspection.step_inspection": ("StepInspection", "inspect_step"),
     "lambda_callback": ("LambdaCallback",),
-    "ledger.comparison": ("Comparison", "compare"),
-    "ledger.ledger_check": ("DepartureError", "LedgerCheck"),
-    "ledger.ledger_file": ("LedgerError",),
-    "ledger.run_ledger": ("RunLedger",),
     "loggers.comet_logger": ("CometLogger",),
     "loggers.csv_logger": ("CSVLogger",),
     "loggers.curve_report": ("CurveReport",),
@@ -152,7 +131,6 @@ _EXPORTS = {
     "monitors.device_stats_monitor": ("DeviceStatsMonitor",),
     "monitors.learning_rate_monitor": ("LearningRateMonitor",),
     "monitors.non_finite_guard": ("NonFiniteError", "NonFiniteGuard"),
-    "monitors.repeated_step": ("CorruptionError", "RepeatedStep"),
     "monitors.spike_detection": ("SpikeDetection", "TrainingSpikeException"),
     "monitors.throughput": ("Throughput", "get_available_flops", "measure_flops"),
     "monitors.throughput_monitor": ("ThroughputMonitor",),

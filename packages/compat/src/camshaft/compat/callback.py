@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import wraps
 
 from camshaft.compat.data_module import do_nothing
+from camshaft.compat.names.stand_ins import accept_pl_module
 from camshaft.hooks_core import CATALOGUE, Receiver
 from camshaft.hooks_core import Callback as Callback
 
 # Put into the class itself, since stock callbacks are subclasses of it, and an override of a subclass of one of these
 # calls `super()`, too. The defaults of events do nothing whatever they are given; none counts as an override.
+accept_pl_module(Callback)  # in its signatures, which stay
 for _spec in CATALOGUE.received_by(Receiver.CALLBACK):
     if _spec.kind == "event":
         _today = getattr(Callback, _spec.name, None)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import attrs
 import torch
 
 import camshaft.loops as loops
+from camshaft.compat.checkpoints.format import ReleaseAdapter
+from camshaft.compat.loaders import LightningFitData, numbered, own_loaders
 from camshaft.compat.names.stand_ins import MissingNameError
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
 from camshaft.compat.private_parts import OwnFirst
+from camshaft.compat.private_progress import BatchProgressView, EpochProgressView, UpdateProgressView
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Counters, FitProgress, Run
-from camshaft.loops.fit.resume import ADAPTER_KEY
+from camshaft.loops.data.loaders import count_batches
 from camshaft.trainer.results import print_results
 
 
@@ -66,12 +71,28 @@ def _goes_on_inside(trainer: Any) -> bool:
     return progress.is_inside_epoch and progress.current_epoch == trainer.fit_loop.progress.current_epoch
 
 
+def _limit(name: str, doc: str) -> Any:
+    """Return a property for one of the limits of a loop, which is checked when it is set."""
+
+    def set_(loop: FitLoop, value: Any) -> None:
+        loop.limits = loop.limits.with_number(name, value)
+
+    return property(attrgetter(f"limits.{name}"), set_, doc=doc)
+
+
 class FitLoop(_LoopNames, loops.FitLoop):
     """`camshaft.loops.FitLoop` with the names of Lightning's. An own subclass can be defined, but not made.
 
     Raises:
         MissingNameError: If it is made of a subclass.
     """
+
+    data_class: ClassVar[Any] = LightningFitData
+    data: Any
+
+    min_epochs: Any = _limit("min_epochs", "Minimum number of epochs.")
+    max_steps: Any = _limit("max_steps", "Maximum number of updates; -1 if there is no limit.")
+    min_steps: Any = _limit("min_steps", "Minimum number of updates.")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if type(self) is not FitLoop:
@@ -90,7 +111,7 @@ class FitLoop(_LoopNames, loops.FitLoop):
             vars(self)["_asks_again"] = True
         else:
             has_own = hasattr(type(loaders), "as_combined_loader")
-            self.replace_loader(loaders.as_combined_loader() if has_own else loaders)
+            self._replace_loader(loaders.as_combined_loader() if has_own else loaders)
 
     def setup_data(self) -> None:
         """Ask for the training loader again if `_combined_loader` was set to None; in a fit it is there otherwise.
@@ -99,7 +120,80 @@ class FitLoop(_LoopNames, loops.FitLoop):
             RuntimeError: Before the fit has asked for its loaders.
         """
         if vars(self).pop("_asks_again", False) or self.loader is None:
-            self.replace_loader(None)
+            self._replace_loader(None)
+
+    def _replace_loader(self, loader: Any) -> None:
+        """Train on with another training loader, from the next epoch on; see `LightningFitData.replace`."""
+        if self.data is None or self.loader is None:
+            action = "Return it from `train_dataloader`."
+            raise RuntimeError(must_be("train loader", "replaced from `on_fit_start` on", loader, "FitLoop", action))
+        self.data.replace(loader)
+
+    @property
+    def epoch_loop(self) -> FitLoop:
+        """The loop itself: Lightning keeps limits in steps, batches and validation in a loop of its own."""
+        return self
+
+    @property
+    def epoch_progress(self) -> EpochProgressView:
+        """Counters of epochs; setting them before a fit lets that one begin there."""
+        return EpochProgressView(self.progress)
+
+    @property
+    def batch_progress(self) -> BatchProgressView:
+        """Counters of training batches."""
+        return BatchProgressView(self.progress.batches, self.progress.earlier_batches, self.is_last_batch)
+
+    @property
+    def automatic_optimization(self) -> UpdateProgressView:
+        """Counters of automatic updates; the update itself is the business of `optimization`."""
+        return UpdateProgressView(self.progress, not self._is_manual)
+
+    @property
+    def manual_optimization(self) -> UpdateProgressView:
+        """Counters of updates of a module that optimizes by hand."""
+        return UpdateProgressView(self.progress, self._is_manual or self._fit is None)
+
+    @property
+    def _is_manual(self) -> bool:
+        """True if the latest fit's module optimizes by hand."""
+        return self._fit is not None and not getattr(self._fit._run.module, "automatic_optimization", True)
+
+    @property
+    def batch_idx(self) -> int:
+        """Index of the training batch in its epoch; between epochs that of the last one, and -1 before the first."""
+        return self.progress.batches.ready - 1 if self.progress.is_inside_epoch else self.progress.last_batch_idx
+
+    @property
+    def total_batch_idx(self) -> int:
+        """Index of the training batch among those of all epochs; -1 before the first."""
+        return self.progress.earlier_batches.ready + self.progress.batches.ready - 1
+
+    @property
+    def global_step(self) -> int:
+        """Number of updates so far."""
+        return self.progress.global_step
+
+    @property
+    def done(self) -> bool:
+        """True if a limit is reached or training is to stop, so that no further epoch begins."""
+        return self._stopping.is_done() or (self.loader is not None and self.num_batches == 0)
+
+    @property
+    def max_batches(self) -> int | float:
+        """Batches of a training epoch. A number that is set counts from the next epoch on, until loaders are asked for.
+
+        Raises:
+            RuntimeError: On setting it before the fit has asked for its loaders.
+        """
+        return self.num_batches
+
+    @max_batches.setter
+    def max_batches(self, value: int | float) -> None:
+        if self.data is None or self.loader is None:
+            action = "Set `limit_train_batches` of the trainer, or this in `on_train_start`."
+            raise RuntimeError(must_be("max_batches", "set when the loaders are there", value, "FitLoop", action))
+        self.data.num_batches = self.data.batches.num_batches = value
 
     @property
     def val_loop(self) -> Any:
@@ -128,13 +222,73 @@ class FitLoop(_LoopNames, loops.FitLoop):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the epochs and updates in the entry of a Lightning checkpoint, in the next fit."""
-        step = max(*_steps_in(state))
-        epochs = _completed(state["epoch_progress"]["current"])
-        self.progress.epochs = Counters(epochs, epochs, epochs, epochs)
-        self.progress.global_step = step
+        self.progress.global_step = max(*_steps_in(state))
+        self.progress.current_epoch = _completed(state["epoch_progress"]["current"])
 
 
-class EvaluationLoop(_LoopNames, loops.EvaluationLoop):
+class _OfEvaluation(_LoopNames, loops.EvaluationLoop):
+    """The counters of a loop of evaluation, and its loaders as Lightning begins them: before the start hook."""
+
+    _earlier_batches: Counters  # of the runs before
+    _new_loaders: list[Any]  # to be begun in vain
+    _begun: Iterator[Any] | None
+
+    def __init__(self, **settings: Any) -> None:
+        self._earlier_batches, self._new_loaders, self._begun = Counters(), [], None
+        super().__init__(**settings)
+
+    @property
+    def batch_progress(self) -> BatchProgressView:
+        """Counters of batches: `current`, those of the current or last run, and `total`, those of all runs."""
+        return BatchProgressView(self.progress, self._earlier_batches)
+
+    @property
+    def max_batches(self) -> list[int | float]:
+        """Number of batches to take of each loader."""
+        return self.num_batches
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Restore the counters of batches afterwards, for passes that leave no trace."""
+        counts = self._earlier_batches.state_dict()
+        with super().uncounted():
+            yield
+        self._earlier_batches.load_state_dict(counts)
+
+    def ask_for_loaders(self, run: Run) -> tuple[Any, list[Any]]:
+        """Return the loaders of the stage; see `camshaft.loops.EvaluationLoop.ask_for_loaders`."""
+        source, given = super().ask_for_loaders(run)
+        self._new_loaders = own_loaders(given)
+        return source, given
+
+    def begin_in_vain(self) -> None:
+        """Begin new loaders that are not torch's, as Lightning does to see whether they can be."""
+        while self._new_loaders:
+            iter(self._new_loaders.pop(0))
+
+    def run_epoch(self, run: Run, *args: Any, **kwargs: Any) -> Any:
+        """Run every loader once; see `camshaft.loops.EvaluationLoop.run_epoch`."""
+        self._earlier_batches.add(self.progress)
+        self.progress.reset()
+        return super().run_epoch(run, *args, **kwargs)
+
+    def before_start(self, run: Run, *, has_rounds: bool) -> None:
+        """Begin the first loader."""
+        self.begin_in_vain()
+        self._begun = self.begin_loader(run, self.loaders[0], has_rounds=has_rounds, of_datasets=False)
+
+    def iterate_loader(
+        self, run: Run, dataloader_idx: int, num_batches: int | float, *, has_rounds: bool
+    ) -> Iterator[tuple[int, Any, bool]]:
+        """Return the batches of a loader, each with its index and whether it is the last."""
+        iterator, self._begun = self._begun, None
+        loader = self.loaders[dataloader_idx]
+        if iterator is None:
+            iterator = self.begin_loader(run, loader, has_rounds=has_rounds, of_datasets=False)
+        return numbered(loader, num_batches, iterator=iterator)
+
+
+class EvaluationLoop(_OfEvaluation):
     """`camshaft.loops.EvaluationLoop` with the names and the constructor of Lightning's, as a base class.
 
     A subclass may override `_print_results`. It is set in place of a loop of a trainer, which uses it: its
@@ -214,11 +368,12 @@ class EvaluationLoop(_LoopNames, loops.EvaluationLoop):
 
     @_combined_loader.setter
     def _combined_loader(self, loaders: Any) -> None:
-        run = self.trainer.current_run
         if loaders is None:  # to be asked for again by `setup_data`
             self.loaders, self.given_loaders, self.num_batches = [], None, []
             return
-        self.replace_loaders(run, loaders.flattened, loaders.iterables)
+        self.loaders, self.given_loaders = list(loaders.flattened), loaders.iterables
+        limit = self.limit_batches, self.limit_argument
+        self.num_batches = [count_batches(loader, *limit) for loader in self.loaders]
 
     def setup_data(self) -> None:
         """Ask for the loaders, unless they are there."""
@@ -249,7 +404,7 @@ class TestLoop(EvaluationLoop, loops.TestLoop):
     """`camshaft.loops.TestLoop` with the names of Lightning's."""
 
 
-class PredictLoop(_LoopNames, loops.PredictLoop):
+class PredictLoop(_OfEvaluation, loops.PredictLoop):
     """`camshaft.loops.PredictLoop` with the names of Lightning's."""
 
 
@@ -259,7 +414,7 @@ LOOPS = (FitLoop, ValidationLoop, TestLoop, PredictLoop)
 # checkpoints
 
 
-def loops_of_lightning(loop: loops.FitLoop) -> dict[str, Any]:
+def loops_of_lightning(loop: Any) -> dict[str, Any]:
     """Return the entry "loops" of Lightning's checkpoints, by what is known of a fit.
 
     At the end of an epoch it is the one that Lightning saves there: the epoch is processed, but not yet completed.
@@ -336,7 +491,7 @@ def follow_hooks(run: Run) -> None:
     def follow(on_load_checkpoint: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
         def call(checkpoint: dict[str, Any]) -> None:
             on_load_checkpoint(checkpoint)
-            if ADAPTER_KEY not in checkpoint:
+            if not isinstance(run.checkpoint_adapter, ReleaseAdapter):
                 follow_changes(checkpoint)
 
         return call
@@ -365,7 +520,7 @@ def follow_changes(checkpoint: dict[str, Any]) -> None:
     progress.logged_steps_ahead = int(fit["epoch_loop.state_dict"]["_batches_that_stepped"]) - progress.global_step
     if num_epochs != progress.current_epoch or (progress.is_inside_epoch and not batches["ready"]):
         progress.end_epoch()
-        progress.epochs = Counters(num_epochs, num_epochs, num_epochs, num_epochs)
+        progress.current_epoch = num_epochs
     elif progress.is_inside_epoch and batches["ready"] != progress.batches.ready:
         rule = f"{progress.batches.ready}, where the data goes on, or 0 to begin the epoch anew"
         action = "Leave it, and let the loader go on by its own state."

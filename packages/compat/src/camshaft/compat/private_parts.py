@@ -203,9 +203,9 @@ class CheckpointConnector:
         """Read a checkpoint, for the methods that restore from it. Collective."""
         if checkpoint_path is None:
             return
-        verb = self.trainer.current_run.verb
-        _, checkpoint = read_requested(self.trainer, checkpoint_path, verb, weights_only=weights_only)
-        self._loaded_checkpoint = checkpoint or {}
+        run = self.trainer.current_run
+        start = read_requested(self.trainer, checkpoint_path, run.verb, weights_only=weights_only)
+        self._loaded_checkpoint, run.checkpoint_adapter = start.checkpoint or {}, start.adapter
 
     def resume_end(self) -> None:
         """Forget the checkpoint."""

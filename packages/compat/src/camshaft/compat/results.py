@@ -21,6 +21,9 @@ _EPOCH_ENDS = {
     "test_step": ("on_test_epoch_end", "test_epoch_end", "test_end"),
 }
 """By step, the end of its epoch today, and those that got one result of all steps."""
+_BEHIND_REDUCE_FX = (
+    *("tbptt_reduce_fx", "tbptt_pad_token", "enable_graph", "sync_dist", "sync_dist_op", "sync_dist_group"),
+)
 _WATCHERS = {"early_stop_on": EarlyStopping, "checkpoint_on": ModelCheckpoint}
 
 
@@ -93,12 +96,8 @@ class Result(dict[str, Any]):
         on_step: bool | None = None,
         on_epoch: bool | None = None,
         reduce_fx: Any = torch.mean,
-        tbptt_reduce_fx: Any = None,
-        tbptt_pad_token: int = 0,
-        enable_graph: bool = False,
-        sync_dist: bool = False,
-        sync_dist_op: Any = None,
-        sync_dist_group: Any = None,
+        *args: Any,
+        **options: Any,
     ) -> None:
         """Log a value when the step returns this: in training for the step, else for the epoch, unless it is said.
 
@@ -106,19 +105,11 @@ class Result(dict[str, Any]):
         """
         on_step = self._logs_steps if on_step is None else on_step
         on_epoch = not self._logs_steps if on_epoch is None else on_epoch
-        options = {
-            "prog_bar": prog_bar,
-            "logger": logger,
-            "on_step": on_step,
-            "on_epoch": on_epoch,
-            "reduce_fx": reduce_fx,
-            "enable_graph": enable_graph and on_step,
-            "sync_dist": sync_dist or None,
-            "tbptt_reduce_fx": tbptt_reduce_fx,
-            "tbptt_pad_token": tbptt_pad_token,
-            "sync_dist_op": sync_dist_op,
-            "sync_dist_group": sync_dist_group,
-        }
+        options |= dict(zip(_BEHIND_REDUCE_FX, args, strict=False))
+        options |= {"prog_bar": prog_bar, "logger": logger, "on_step": on_step, "on_epoch": on_epoch}
+        enable_graph = bool(options.get("enable_graph"))
+        options |= {"reduce_fx": reduce_fx, "enable_graph": enable_graph and on_step}
+        options["sync_dist"] = options.get("sync_dist") or None
         if on_step and on_epoch:
             self._calls.append((f"step_{name}", value, {**options, "on_epoch": False}))
             self._calls.append((f"epoch_{name}", value, {**options, "on_step": False, "enable_graph": False}))

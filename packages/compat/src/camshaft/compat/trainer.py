@@ -14,6 +14,7 @@ from operator import attrgetter, not_
 from typing import Any, ClassVar
 
 import attrs
+from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -26,9 +27,9 @@ from camshaft.compat.arguments.today import (
     callbacks_of_packages,
     flags_as_counts,
     from_environment,
+    log_meaning_of_one,
     precision_of,
     signature_of,
-    tell_of_ones,
     with_timer,
 )
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
@@ -41,6 +42,7 @@ from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.plugins.registries import needs_attaching
 from camshaft.compat.names.stand_ins import check_not_missing
+from camshaft.compat.names.table import advice, members
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
 from camshaft.compat.private_loops import LOOPS, follow_hooks, loops_of_lightning
 from camshaft.compat.private_parts import (
@@ -89,76 +91,7 @@ _STRATEGIES: Mapping[str, str] = {
 }
 """By the class of a strategy that a name stands for, the one with the attributes of Lightning's."""
 
-_OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
-_LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
-
-RENAMED_ATTRIBUTES: Mapping[str, str] = {
-    "accelerator_connector": "_accelerator_connector",
-    "add_log_row_interval": "log_every_n_steps",
-    "add_row_log_interval": "log_every_n_steps",
-    "batch_nb": "batch_idx",
-    "default_save_path": "default_root_dir",
-    "callback_connector": "_callback_connector",
-    "checkpoint_connector": "_checkpoint_connector",
-    "data_connector": "_data_connector",
-    "devices": "num_devices",
-    "early_stop_callback": "early_stopping_callback",
-    "logger_connector": "_logger_connector",
-    "max_nb_epochs": "max_epochs",
-    "min_nb_epochs": "min_epochs",
-    "nb_sanity_val_steps": "fit_loop.limits.num_sanity_val_steps",
-    "nb_tng_batches": "num_training_batches",
-    "nb_training_batches": "num_training_batches",
-    "num_processes": "num_devices",
-    "precision_plugin": "strategy.precision_plugin",
-    "proc_rank": "global_rank",
-    "resume_from_checkpoint": "_earlier.ckpt_path",
-    "row_log_interval": "log_every_n_steps",
-    "running_sanity_check": "sanity_checking",
-    "total_batch_idx": "fit_loop.progress.total_batches",
-    "total_batch_nb": "fit_loop.progress.total_batches",
-    "tqdm_metrics": "progress_bar_dict",
-    "training_type_plugin": "strategy",
-    "use_native_amp": "use_amp",
-}
-"""Attributes of earlier releases that are attributes of the trainer or its parts today; one that is set is an own."""
-
-ABSENT_ATTRIBUTES: Mapping[str, str] = {
-    "accelerator_backend": "`trainer.strategy`",
-    "amp_backend": "`trainer.strategy.precision`",
-    "amp_level": "`trainer.strategy.precision`",
-    "available_gpus": "`torch.cuda.device_count()`",
-    "call_hook": "a method of your own",
-    "data_parallel_device_ids": "`trainer.num_devices` and `trainer.strategy.device`",
-    "dev_debugger": "a callback",
-    "evaluation_loop": _LOOPS,
-    "get_train_dataloader": "`trainer.train_dataloader`",
-    "get_val_dataloaders": "`trainer.val_dataloaders`",
-    "get_test_dataloaders": "`trainer.test_dataloaders`",
-    "gpus": "`trainer.num_devices`",
-    "hpc_save": "`trainer.preempt` or `PreemptionCheckpoint`",
-    "init_optimizers": _OPTIMIZERS,
-    "lr_find": (
-        "`LearningRateFinder` of `camshaft.callbacks`, or `Trainer(auto_lr_find=True)` with `trainer.tune(model)`"
-    ),
-    "model_connector": "`trainer.model`",
-    "optimizer_connector": _OPTIMIZERS,
-    "optimizer_frequencies": "`trainer.fit_loop.optimization.frequencies`",
-    "process_position": "a callback that shows progress",
-    "restore": "`trainer.fit(..., ckpt_path=...)`",
-    "run_evaluation": "`trainer.validate` or `trainer.test`, outside of fit",
-    "running_loss": "`trainer.callback_metrics`",
-    "scale_batch_size": (
-        "`BatchSizeFinder` of `camshaft.callbacks`, or `Trainer(auto_scale_batch_size=True)` with `trainer.tune(model)`"
-    ),
-    "slurm_job_id": "`os.environ['SLURM_JOB_ID']`",
-    "tng_tqdm_dic": "`trainer.progress_bar_metrics`",
-    "train_loop": "`trainer.fit_loop`",
-    "tuner": "`Tuner(trainer)` of `camshaft.trainer`",
-}
-"""Advice for attributes without a counterpart."""
-
-_READ_ONLY: Mapping[str, str] = {"precision": "`Trainer(precision=...)`, which makes `trainer.strategy.precision`"}
+_READ_ONLY: Mapping[str, str] = {"precision": "Use `Trainer(precision=...)`, which makes `trainer.strategy.precision`."}
 """Advice for attributes that were set in earlier releases."""
 
 
@@ -199,7 +132,7 @@ class Trainer(ArgparseArguments, _Trainer):
     def __init__(self, *positional: Any, **given: Any) -> None:
         names = [*_DEFAULTS, *EARLIER_ARGUMENTS]
         given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
-        tell_of_ones(given)
+        log_meaning_of_one(given)
         given = flags_as_counts(given)
         self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
@@ -220,7 +153,7 @@ class Trainer(ArgparseArguments, _Trainer):
         self._untold = [*compress(passed, map(not_, is_told))]
         told = [*compress(passed, is_told)]
         if told:
-            eras.accept_earlier_calls()
+            import_module("camshaft.compat.callback")  # so that they can call `super()`
         _tell(told, "on_init_start", self)
         super().__init__(**arguments)
         vars(self)["_is_sealed"] = True
@@ -236,8 +169,8 @@ class Trainer(ArgparseArguments, _Trainer):
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)  # raises what the property raised
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
-        if name in ABSENT_ATTRIBUTES:
-            message += f" any more. Use {ABSENT_ATTRIBUTES[name]}."
+        if f"Trainer.{name}" in advice():
+            message += f" any more. {advice()[f'Trainer.{name}']}"
         raise AttributeError(message, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -248,10 +181,9 @@ class Trainer(ArgparseArguments, _Trainer):
         if not self._is_sealed and _is_property_of_ours(type(self), name):
             return
         is_own = hasattr(type(self), name) or not type(self).__module__.startswith("camshaft.")
-        absent = {} if is_own else ABSENT_ATTRIBUTES
-        advice = _READ_ONLY.get(name) or absent.get(name)
-        if self._is_sealed and advice is not None:
-            message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. Use {advice}."
+        told = _READ_ONLY.get(name) or (None if is_own else advice().get(f"Trainer.{name}"))
+        if self._is_sealed and told is not None:
+            message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. {told}"
             raise AttributeError(message, name=name, obj=self)
         if self._is_sealed:
             check_attribute(self, name, takes_own=True)
@@ -265,11 +197,12 @@ class Trainer(ArgparseArguments, _Trainer):
             self.strategy.take_module(module)
         delegate_early(module, self.strategy, self)
         super().connect(module)
+        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
         if self.is_global_zero and self.loggers:
             import_module(_LOGGERS).start_runs(self.loggers)
 
     def extend_run(self, run: Run) -> None:
-        """Adapt the run to receivers of any era, to the results of 0.9, and to Lightning's loaders and limits.
+        """Adapt the run to receivers of any era, to the results of 0.9, and to Lightning's limits.
 
         Raises:
             ValueError: If a `datamodule` was assigned since the last verb that is not that of this verb.
@@ -278,7 +211,6 @@ class Trainer(ArgparseArguments, _Trainer):
         if assigned is not None and assigned is not run.data:
             rule, action = "passed to the verb, too", f"Write trainer.{run.verb}(model, datamodule=trainer.datamodule)."
             raise ValueError(must_be("datamodule", rule, assigned, f"Trainer.{run.verb}", action))
-        run.draws_as_lightning = True
         run.adapters.append(follow_hooks)
         limits = self.fit_loop.limits
         if run.verb == "fit" and limits.min_epochs is None:  # there `min_steps` alone asks for an epoch, too
@@ -778,5 +710,5 @@ def _of_evaluation(name: str) -> property:
 
 for _name in ("val_dataloaders", "test_dataloaders", "predict_dataloaders"):
     setattr(Trainer, _name, _of_evaluation(_name))
-for _name, _path in RENAMED_ATTRIBUTES.items():
+for _name, _path in members()["Trainer"].items():
     setattr(Trainer, _name, OwnFirst(attrgetter(_path), f"`{_path}`."))

@@ -6,15 +6,17 @@ from camshaft.loops.data.resumable_loader import StatelessLoaders
 from camshaft.loops.evaluation.loops import EvaluationLoop, PredictLoop, StageHooks, TestLoop, ValidationLoop
 from camshaft.loops.fit.limits import FitLimits
 from camshaft.loops.fit.loop import FitLoop
-from camshaft.loops.fit.resume import collect
+from camshaft.loops.fit.saving import collect
 from camshaft.loops.lifecycle import run_verb
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, LRSchedulerConfig
 from camshaft.loops.optimization.mode import OptimizationFactory, StandardOptimizationFactory, UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings
+from camshaft.loops.state.checkpoint_adapter import CheckpointAdapter
 from camshaft.loops.state.progress import Counters, FitProgress
 from camshaft.loops.state.run import EpochState, FitOrder, Run, SaveRequest
 
 __all__ = [
+    "CheckpointAdapter",
     "CombinedLoader",
     "ConfiguredOptimizers",
     "Counters",

@@ -13,7 +13,7 @@ from camshaft.hooks_core.messages import describe
 from camshaft.hooks_core.processes import OrderlyExit, make_forks_safe, track_run
 from camshaft.hooks_core.protocols import check_strategy
 from camshaft.loops.evaluation.loops import ModuleModes
-from camshaft.loops.fit.resume import restore_callbacks, restore_data_module, restore_module
+from camshaft.loops.fit.resume import restore_receivers
 from camshaft.loops.state.run import Run
 
 
@@ -83,10 +83,7 @@ def run_verb(run: Run, loop: Loop) -> Any:
             hooks.on_load_checkpoint(run.checkpoint)
         strategy.setup_module(run.module)
         if run.checkpoint is not None:
-            if run.restores_weights:
-                restore_module(run, run.checkpoint)
-            restore_data_module(run, run.checkpoint)  # loaders, optimizers and `on_fit_start` may depend on these
-            restore_callbacks(run, run.checkpoint)
+            restore_receivers(run, run.checkpoint)
         if not loop.defers_saves:
             run.save_at_once()
         result = loop.run(run)

@@ -67,7 +67,7 @@ class ParallelStrategy(TorchStrategy):
             `timedelta`, or seconds. Collectives of a group that is initialised already keep their timeout.
         max_restarts: The maximum number of restarts of all processes by the elastic agent after a failure. Under
             torchrun, it must equal torchrun's.
-        save_asynchronously: Whether checkpoints are written while training goes on.
+        save_asynchronously: Whether checkpoints are written in the background, while training continues.
 
     Attributes:
         num_nodes: The number of machines.

@@ -18,7 +18,7 @@ class SingleDeviceStrategy(TorchStrategy):
         device: A `torch.device`, a device string such as "cuda:1", "gpu" (CUDA or MPS), or "auto", the default: CUDA,
             MPS or the CPU, the first that is available.
         precision: The number format; see `camshaft.strategies.precision.choose_precision`.
-        save_asynchronously: Whether checkpoints are written while training goes on.
+        save_asynchronously: Whether checkpoints are written in the background, while training continues.
 
     Raises:
         ValueError, RuntimeError: As `choose_device`, if this machine has no such device.

@@ -25,7 +25,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
     Args:
         device: The device of this process.
         precision: The number format; see `choose_precision`.
-        save_asynchronously: Whether checkpoints are written while training goes on.
+        save_asynchronously: Whether checkpoints are written in the background, while training continues.
 
     Attributes:
         precision: The `Precision` of the argument's name.

@@ -15,24 +15,18 @@ __all__ = [
     "CheckpointFormat",
     "DataModule",
     "GradientNorms",
-    "HookDivergenceError",
     "MetricMismatchError",
-    "ReplayedStep",
     "TorchSwitches",
     "Trainer",
     "TrainingModule",
     "Tuner",
-    "replay_capture",
     "seed_everything",
 ]
 
 if TYPE_CHECKING:
     from camshaft.trainer.callbacks.gradient_norms import GradientNorms
-    from camshaft.trainer.callbacks.hook_comparison import HookDivergenceError
     from camshaft.trainer.callbacks.torch_switches import TorchSwitches
     from camshaft.trainer.checkpoints import CheckpointFormat
-    from camshaft.trainer.replay.capture import replay_capture
-    from camshaft.trainer.replay.replayed_step import ReplayedStep
     from camshaft.trainer.tuner import Tuner
 else:  # imported on access
     __getattr__ = on_demand(
@@ -40,10 +34,7 @@ else:  # imported on access
         {
             "CheckpointFormat": "checkpoints",
             "GradientNorms": "callbacks.gradient_norms",
-            "HookDivergenceError": "callbacks.hook_comparison",
-            "ReplayedStep": "replay.replayed_step",
             "TorchSwitches": "callbacks.torch_switches",
             "Tuner": "tuner",
-            "replay_capture": "replay.capture",
         },
     )

@@ -1,17 +1,16 @@
-"""`python -m camshaft.trainer`: the four verbs of a trainer, the comparison of runs, and the replay of a step."""
+"""`python -m camshaft.trainer`: the four verbs of a trainer, and commands that other distributions add."""
 
 import sys
 
+from camshaft.trainer.cli.added_commands import OF_OTHERS, added_commands
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["compare"]:  # which needs no jsonargparse
-        from camshaft.trainer.cli.compare_command import main as compare
-
-        sys.exit(compare(sys.argv[2:]))
-    is_of_run = any(word.startswith(("--to-step", "--to_step")) for word in sys.argv)  # which a capture has not
-    if sys.argv[1:2] == ["replay"] and not is_of_run:
-        from camshaft.trainer.cli.replay_command import main as replay
-
-        sys.exit(replay(sys.argv[2:]))
+    command, added = "".join(sys.argv[1:2]), added_commands()
+    if command in added:  # which may need no jsonargparse
+        sys.exit(added[command].load()(sys.argv[2:]))
+    if command in OF_OTHERS:
+        needed = OF_OTHERS[command]
+        sys.exit(f"error: `{command}` is a command of {needed}, which is not installed. Run `pip install {needed}`.")
     try:
         from camshaft.trainer.cli.command_line import main
     except ModuleNotFoundError as error:

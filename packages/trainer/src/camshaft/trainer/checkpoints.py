@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
+import attrs
 from torch import nn
 
 import camshaft.callbacks as stock  # imports its exports on access
@@ -29,12 +30,27 @@ from camshaft.hooks_core.remote_files import (
     parent_of,
 )
 from camshaft.hooks_core.spec import Verb
-from camshaft.loops import FitLoop, Run, collect
+from camshaft.loops import CheckpointAdapter, FitLoop, Run, collect
 from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
 from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY
 
 _NOT_MISSED = (HYPER_PARAMETERS_KEY, DATA_PREFIX + HYPER_PARAMETERS_KEY)
 _NEEDED_BY_FIT = ("optimizer_states", "lr_schedulers", "strategy", "loops", "fit", "rng", "ranks")
+
+
+@attrs.frozen
+class StartingPoint:
+    """What a verb starts from.
+
+    Attributes:
+        path: The path of the checkpoint; None without one.
+        checkpoint: The checkpoint; None without one.
+        adapter: Translates the states of a checkpoint of another format.
+    """
+
+    path: str | None = None
+    checkpoint: dict[str, Any] | None = None
+    adapter: CheckpointAdapter = attrs.field(factory=CheckpointAdapter)
 
 
 def read_requested(
@@ -43,7 +59,7 @@ def read_requested(
     verb: Verb,
     fit_idx: int = 0,
     weights_only: bool | None = None,
-) -> tuple[str, dict[str, Any]] | tuple[None, None]:
+) -> StartingPoint:
     """Read the checkpoint that a verb was asked to start from. Collective.
 
     Args:
@@ -56,8 +72,7 @@ def read_requested(
         weights_only: False unpickles the objects in it. Otherwise a warning names those that may be missed.
 
     Returns:
-        The path and the checkpoint; None for both if none was asked for, or fit was asked to go on from "last" and
-        there is none yet.
+        The checkpoint; none if none was asked for, or fit was asked to go on from "last" and there is none yet.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -67,12 +82,12 @@ def read_requested(
     """
     path, checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only) or (None, None)
     if path is None or checkpoint is None:
-        return None, None
+        return StartingPoint()
     found = format_of(checkpoint, trainer.checkpoint_formats)
     if found is not None:
-        return path, found.for_run(checkpoint, trainer)
+        return StartingPoint(path, *found.for_run(checkpoint, trainer))
     _check_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else local_path(ckpt_path))
-    return path, checkpoint
+    return StartingPoint(path, checkpoint)
 
 
 def _find(
@@ -360,11 +375,8 @@ class CheckpointFormat(Protocol):
     def matches(self, checkpoint: Mapping[str, Any]) -> bool:
         """Return whether a checkpoint is of this format."""
 
-    def for_run(self, checkpoint: dict[str, Any], trainer: Any) -> dict[str, Any]:
-        """Return what a run of the trainer begins with: the checkpoint, and in it what a run looks for.
-
-        Say there, too, what is left out of it.
-        """
+    def for_run(self, checkpoint: dict[str, Any], trainer: Any) -> tuple[dict[str, Any], CheckpointAdapter]:
+        """Return the checkpoint with the entries that a run reads, and its adapter; warn of what is left out."""
 
     def constructor_arguments(
         self, cls: type, checkpoint: Mapping[str, Any], given: Mapping[str, Any]

@@ -377,27 +377,6 @@ def _check_syncs(strategy: Any, sync_batchnorm: bool) -> None:
         raise ValueError(f"`sync_batchnorm=True` cannot be combined with strategy={strategy!r} in {_WHERE}. {action}")
 
 
-def choose_hook_comparison(every_n_steps: Any, world_size: int) -> list[Callback]:
-    """Return the callback that compares hooks between processes; none if it is not asked for, or there is one process.
-
-    Args:
-        every_n_steps: Number of updates between comparisons; None for none.
-        world_size: Number of processes.
-
-    Raises:
-        TypeError, ValueError: If the number of updates is no int, or less than 1.
-    """
-    if every_n_steps is None:
-        return []
-    action = "Pass a number of updates, or None."
-    _check_int("compare_hooks_every_n_steps", every_n_steps, 1, "an int or None", action)
-    if world_size == 1:
-        return []
-    from camshaft.trainer.callbacks.hook_comparison import HookComparison  # rarely needed
-
-    return [HookComparison(every_n_steps)]
-
-
 def check_fast_dev_run(fast_dev_run: bool | int) -> bool | int:
     """Return the number of batches of a trial run; True for one, False for none.
 

@@ -54,7 +54,11 @@ def rebuild(
     hparams_file: _Path | None,
     arguments: Mapping[str, Any],
 ) -> _Module:
-    """Build a module; see `TrainingModule.load_from_checkpoint`."""
+    """Build a module; see `TrainingModule.load_from_checkpoint`.
+
+    Raises:
+        ValueError: If the checkpoint has no weights.
+    """
     where = f"{cls.__qualname__}.load_from_checkpoint"
     checkpoint = _read(path, map_location, weights_only)
     if "state_dict" not in checkpoint:
@@ -123,7 +127,22 @@ def built(
     found: CheckpointFormat | None,
     weights_only: bool | None,
 ) -> Any:
-    """Build an object with the hyperparameters of a checkpoint, whose keys have a prefix."""
+    """Build an object with the hyperparameters of a checkpoint.
+
+    Args:
+        cls: The class.
+        checkpoint: The checkpoint, or what one holds of hyperparameters.
+        prefix: Prefix of their keys in it; "" for those of a module.
+        hparams_file: A file of hyperparameters in place of them, if there is one.
+        arguments: Arguments that take the place of hyperparameters.
+        path: The checkpoint's file, for errors.
+        found: The format of the checkpoint, if it is not ours.
+        weights_only: False allows classes that the hyperparameters name to be imported.
+
+    Raises:
+        TypeError: If an argument is missing.
+        ValueError: If hyperparameters name classes that were not passed.
+    """
     where = f"{cls.__qualname__}.load_from_checkpoint"
     if hparams_file is not None and "hparams_file" in parameters_of(cls):
         arguments, hparams_file = {**arguments, "hparams_file": hparams_file}, None  # it is an argument of the class

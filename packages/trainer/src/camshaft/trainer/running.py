@@ -165,7 +165,8 @@ def _new_run(trainer: Trainer, call: VerbCall, module: nn.Module) -> Run:
         ckpt_path = best_of_last_fit(trainer, verb)
     if verb == "fit":
         state.fit_idx = next(_fit_idxs)
-    state.ckpt_path, checkpoint = read_requested(trainer, ckpt_path, verb, state.fit_idx, call.weights_only)
+    start = read_requested(trainer, ckpt_path, verb, state.fit_idx, call.weights_only)
+    state.ckpt_path = start.path
     run = Run(
         verb=verb,
         module=module,
@@ -175,7 +176,8 @@ def _new_run(trainer: Trainer, call: VerbCall, module: nn.Module) -> Run:
         data=data,
         loaders=loaders,
         metrics=None if verb == "predict" else trainer.metric_log,  # logging is an error there
-        checkpoint=checkpoint,
+        checkpoint=start.checkpoint,
+        checkpoint_adapter=start.adapter,
         write_checkpoint=partial(write_checkpoint, trainer),
         strict_hooks=trainer.strict_hooks,
         epoch=trainer.fit_loop.progress.current_epoch,

@@ -38,7 +38,6 @@ from camshaft.trainer.configuration import (
     check_fast_dev_run,
     choose_callbacks,
     choose_evaluation_loops,
-    choose_hook_comparison,
     choose_log_interval,
     choose_profiler,
     choose_strategy,
@@ -60,7 +59,6 @@ from camshaft.trainer.states import RunningStage, TrainerFn, TrainerState, Train
 
 if TYPE_CHECKING:
     from camshaft.callbacks import Checkpoint, EarlyStopping, ProgressBar
-    from camshaft.trainer.replay.replayed_step import ReplayedStep
 
 
 @with_arguments_of(FitLimits, OptimizationSettings, LoaderSettings)
@@ -115,8 +113,6 @@ class Trainer:
             or an object such as `PyTorchProfiler`, or a callback that measures, such as `HookTimeline`.
         barebones: Attach nothing; no logger, checkpoint, progress bar, sanity check or metric log. Values that a module
             logs are then in its `logged_metrics` only.
-        compare_hooks_every_n_steps: Compare hooks of processes; after so many updates, the first hook that differs is
-            an error. None compares nothing, at no cost.
         strict_hooks: Refuse faulty hooks; a method that looks like a hook and is none, or a hook of the wrong arity, is
             an error; if false it is a warning and left out.
 
@@ -206,7 +202,6 @@ class Trainer:
         detect_anomaly: bool = False,
         profiler: Any = None,
         barebones: bool = False,
-        compare_hooks_every_n_steps: int | None = None,
         strict_hooks: bool = True,
     ) -> None:
         super().__init__()
@@ -296,7 +291,6 @@ class Trainer:
             )
             if self.world_size > 1:
                 self.callbacks.insert(0, EpochEndReduction(self.metric_log))
-        self._callbacks += choose_hook_comparison(compare_hooks_every_n_steps, self.world_size)
 
     # seams for subclasses
 
@@ -455,114 +449,6 @@ class Trainer:
         with running(self, call) as run:
             self.begin_logging(run)
             return run_verb(run, self.predict_loop)
-
-    # going back to a step
-
-    def replay(
-        self,
-        model: Any,
-        train_dataloaders: Any = None,
-        val_dataloaders: Any = None,
-        datamodule: Any = None,
-        ckpt_path: str | os.PathLike[str] | None = None,
-        *,
-        to_step: int,
-        inspect: str | Sequence[str] | Callable[[ReplayedStep], object] | None = None,
-        ledger: str | os.PathLike[str] | None = None,
-        debug: bool = False,
-        weights_only: bool | None = None,
-    ) -> list[ReplayedStep]:
-        """Make a fit again up to an update, and look into the training steps of that update. Collective.
-
-        Module, loaders and trainer are made as for the fit, with the same arguments. The fit is repeated to the bit:
-        every batch, hook and validation, from a checkpoint or from the start. It ends right before update `to_step`, so
-        module, optimizers and random numbers have the state that the update finds, and the `grad` of parameters is what
-        it would have used. With several optimizers it ends after the batch of the update.
-
-        Nothing is written: loggers are silent, `save_checkpoint` does nothing, and callbacks that declare
-        `only_observes`, as those that save, log, show or measure do, are left out. All other callbacks run, with
-        `is_replaying` true, since they may influence training. `max_time` does not count.
-
-        Args:
-            model: The module. Without `ckpt_path` as it was when the fit began, right after the same seeding.
-            train_dataloaders: As in `fit`.
-            val_dataloaders: As in `fit`; validation is repeated too.
-            datamodule: As in `fit`.
-            ckpt_path: A checkpoint of the run, of an earlier update; or a folder, of which the nearest one is taken; or
-                None, which begins at the start.
-            to_step: Number of the update, counted from 1, as ledgers count: `global_step` is `to_step - 1` before it.
-            inspect: Names of the submodules whose statistics are kept, with wildcards as in "encoder.*" ("" is the
-                module itself); None keeps all. Or a function that is called with each step that is returned, while
-                module and trainer are still set up.
-            ledger: The ledger that the replay is checked against, update by update. None takes that of the trainer's
-                `RunLedger`, if there is one.
-            debug: If true, Python's debugger stops in `training_step`, in the first step of the update.
-            weights_only: As in `fit`.
-
-        Returns:
-            The steps of the update: one, or one for each batch or split whose gradients were accumulated.
-
-        Raises:
-            TypeError, ValueError: As in `fit`; or if `to_step` is not after the checkpoint or beyond the end of the
-                training, `inspect` matches nothing, this trainer has trained already and there is no checkpoint, or
-                the ledger's run had another number of processes.
-            FileNotFoundError: If there is no checkpoint, none in the folder that is early enough, or no ledger.
-            LedgerError: If the ledger is damaged, or not of the run that the checkpoint is from.
-            DepartureError: At the first update that is not as the ledger has it; it tells the cause.
-            BdbQuit: If the user left the debugger.
-        """
-        from camshaft.trainer.replay.to_step import replay_step  # rarely needed
-
-        loaders = {"train": train_dataloaders, "validate": val_dataloaders}
-        call = VerbCall("fit", model, loaders, datamodule, ckpt_path, weights_only)
-        return replay_step(self, call, to_step=to_step, inspect=inspect, ledger=ledger, debug=debug)
-
-    def bisect(
-        self,
-        model: Any,
-        train_dataloaders: Any = None,
-        val_dataloaders: Any = None,
-        datamodule: Any = None,
-        *,
-        good: str | os.PathLike[str],
-        bad: str | os.PathLike[str],
-        when: Callable[[Any], bool],
-        ledger: str | os.PathLike[str] | None = None,
-        weights_only: bool | None = None,
-    ) -> int:
-        """Find the first update after which something holds of the module. Collective.
-
-        It replays half of the distance between two checkpoints, as `replay` does, looks, and goes on in the half where
-        the change is, from a state that it keeps in a temporary folder; so all replays together are as long as the
-        distance at most. If the answer changes more often than once, the step that is found is one at which it turns.
-        Afterwards the module has the state in which the last replay ended.
-
-        Args:
-            model: The module.
-            train_dataloaders: As in `fit`.
-            val_dataloaders: As in `fit`.
-            datamodule: As in `fit`.
-            good: A checkpoint of the run at which `when` is false.
-            bad: A later one at which it is true.
-            when: A function of the module. It is called without gradients, with its random numbers, logs and metrics
-                undone, where a checkpoint could be saved. True in one process counts for all.
-            ledger: As in `replay`.
-            weights_only: As in `fit`.
-
-        Returns:
-            The number of the update, counted from 1.
-
-        Raises:
-            TypeError, ValueError: As in `replay`; or if `when` is true at `good` or false at `bad`, or `bad` is not
-                later.
-            RuntimeError: If the replays do not come to what `bad` is.
-            FileNotFoundError, LedgerError, DepartureError: As in `replay`.
-        """
-        from camshaft.trainer.replay.bisection import bisect_run  # rarely needed
-
-        loaders = {"train": train_dataloaders, "validate": val_dataloaders}
-        call = VerbCall("fit", model, loaders, datamodule, None, weights_only)
-        return bisect_run(self, call, good=good, bad=bad, when=when, ledger=ledger)
 
     # saving and stopping
 
@@ -901,7 +787,7 @@ class Trainer:
 
     current_run: Run | None = forwarded("verb_state.run", "Current or last run; None before the first verb.")
     is_running: bool = forwarded("verb_state.is_running", "True while a verb runs.")
-    is_replaying: bool = forwarded("verb_state.is_replaying", "True while a fit is made again; see `replay`.")
+    is_replaying: bool = forwarded("verb_state.is_replaying", "True while a fit is made again, which writes nothing.")
     model: Any = forwarded("current_run.module", "Module of the current or last verb, or None.", default=None)
     datamodule: Any = forwarded("current_run.data", "Data module of the current or last verb, or None.", default=None)
     _verb: str | None = forwarded("current_run.verb", "Current or last verb.", default=None)

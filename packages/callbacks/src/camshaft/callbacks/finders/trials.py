@@ -96,7 +96,15 @@ class TrialSteps:
         return torch.stack([loss.reshape(()) for loss in losses]).mean()
 
     def forward(self, batch: Any, batch_idx: int) -> Tensor | None:
-        """Return the loss of a batch; None if the step returned none."""
+        """Return the loss of a batch; None if the step returned none.
+
+        Args:
+            batch: The batch.
+            batch_idx: Its index.
+
+        Raises:
+            InvalidArgumentError: If the step returned something else.
+        """
         values = {"batch": batch, "batch_idx": batch_idx, **_DEFAULTS}
         positional = [values[one.source] for one in self._arguments if one.keyword is None]
         keywords = {one.keyword: values[one.source] for one in self._arguments if one.keyword is not None}
@@ -136,9 +144,7 @@ class TrialSteps:
         @torch.enable_grad()
         def closure() -> Tensor:
             nonlocal first
-            loss = evaluate()
-            if loss is None:
-                raise _NoLossError
+            loss = _required(evaluate())
             first = loss if first is None else first
             self._clip()
             return loss
@@ -157,8 +163,19 @@ class _NoLossError(Exception):
     """Leaves an optimizer that calls the closure, if a step returned no loss."""
 
 
+def _required(loss: Tensor | None) -> Tensor:
+    if loss is None:
+        raise _NoLossError
+    return loss
+
+
 def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> None:
-    """Raise unless a module is optimized automatically, with one optimizer that does not evaluate the loss itself.
+    """Check that a module is optimized automatically, with one optimizer that does not evaluate the loss itself.
+
+    Args:
+        trainer: The trainer, after `configure_optimizers`.
+        module: The module.
+        where: The class to name in the error.
 
     Raises:
         InvalidArgumentError: If it is not.
@@ -174,7 +191,15 @@ def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> Non
 
 
 def check_automatic(module: Any, where: str) -> None:
-    """Raise `InvalidArgumentError` if a module optimizes manually."""
+    """Check that a module is optimized automatically.
+
+    Args:
+        module: The module.
+        where: The class to name in the error.
+
+    Raises:
+        InvalidArgumentError: If it is not.
+    """
     if not getattr(module, "automatic_optimization", True):
         action = "Leave the callback out: under manual optimization only the module can make its steps."
         raise InvalidArgumentError("automatic_optimization", "True", False, where, action)
@@ -308,7 +333,15 @@ def find_attribute(owners: Sequence[Any], names: Sequence[str], field: str, wher
 
 
 def get_attribute(owners: Sequence[Any], name: str) -> Any:
-    """Return the value of an attribute or hyperparameter of the first owner that has it."""
+    """Return the value of an attribute or hyperparameter of the first owner that has it.
+
+    Args:
+        owners: The module, and the data module or None.
+        name: The name.
+
+    Raises:
+        AttributeError: If none has it.
+    """
     for owner in owners:
         if hasattr(owner, name):
             return getattr(owner, name)
@@ -319,7 +352,13 @@ def get_attribute(owners: Sequence[Any], name: str) -> Any:
 
 
 def set_attribute(owners: Sequence[Any], name: str, value: Any) -> None:
-    """Set an attribute and a hyperparameter, on all owners that have it."""
+    """Set an attribute and a hyperparameter, on all owners that have it.
+
+    Args:
+        owners: The module, and the data module or None.
+        name: The name.
+        value: The value.
+    """
     for owner in owners:
         if hasattr(owner, name):
             setattr(owner, name, value)

@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
-from camshaft.hooks_core import Callback
+from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
-    from camshaft.callbacks.inspection.step_capture import StepRecorder
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 Action = Literal["raise", "stop", "skip", "warn"]
 """Reaction to a bad loss."""
+
+
+class Capture(Protocol):
+    """What keeps bad updates, such as `camshaft.forensics.StepCapture`."""
+
+    def start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin when training begins. Raises `ValueError` if the steps of the module cannot be captured."""
+
+    def wrap_call(
+        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return what is called in place of a hook; see `Callback.wrap_call`."""
+
+    def write(self, trainer: TrainerProtocol, reason: str, batch_idx: int) -> None:
+        """Write the update that is under way.
+
+        Args:
+            trainer: The trainer.
+            reason: What is wrong with it.
+            batch_idx: Index of the last batch of the update.
+        """
+
+    def end_update(self) -> None:
+        """Forget what was noted: what follows belongs to another update."""
+
+    def stop(self) -> None:
+        """End with training."""
 
 
 class LossWatch(Callback):
@@ -32,9 +57,7 @@ class LossWatch(Callback):
         check_every_n_batches: Batches between two checks; None: 1 with one process on the CPU, else 50.
         checks_loss: Whether losses are checked.
         checks_gradients: Whether the norm of each update's gradients is checked too.
-        capture: Folder for captures of bad updates; None keeps none. With it, each update is checked before it is made,
-            as with "skip".
-        max_captures: Largest number of captures.
+        capture: Keeps bad updates; None keeps none. With it, each update is checked before it is made, as with "skip".
 
     Raises:
         InvalidArgumentError: If an argument is out of range.
@@ -47,8 +70,7 @@ class LossWatch(Callback):
         *,
         checks_loss: bool = True,
         checks_gradients: bool = False,
-        capture: str | os.PathLike[str] | None = None,
-        max_captures: int = 1,
+        capture: Capture | None = None,
     ) -> None:
         where = type(self).__name__
         check_one_of(where, get_args(Action), action=action)
@@ -71,12 +93,12 @@ class LossWatch(Callback):
         self._is_scaled = False
         self._trainer: TrainerProtocol | None = None  # while it trains
         # Hooks that only some arguments need are set on the instance, so that they cost nothing otherwise.
-        self._recorder: StepRecorder | None = None
+        self._capture = capture
         if capture is not None:
-            from camshaft.callbacks.inspection.step_capture import StepRecorder
-
-            self._recorder = StepRecorder(capture, max_captures, where)
-            vars(self)["wrap_call"] = self._recorder.wrap_call
+            if not hasattr(capture, "wrap_call"):
+                rule = "an object that keeps steps, such as camshaft.forensics.StepCapture"
+                raise InvalidArgumentError("capture", rule, capture, where, "Pass `StepCapture(folder)`.")
+            vars(self)["wrap_call"] = capture.wrap_call
         if self._is_before_update:
             vars(self)["on_train_batch_start"] = self._note_batch
             vars(self)["on_before_backward"] = self._add_loss
@@ -100,8 +122,8 @@ class LossWatch(Callback):
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start checking. Raises `InvalidArgumentError` if these optimizers do not allow action "skip"."""
         self._trainer = trainer
-        if self._recorder is not None:
-            self._recorder.start(trainer, module)
+        if self._capture is not None:
+            self._capture.start(trainer, module)
         if self.action == "skip":
             self._check_can_skip(trainer)
         if self._is_before_update:
@@ -144,8 +166,8 @@ class LossWatch(Callback):
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Check the remaining batches. Collective."""
         self._check(trainer)
-        if self._recorder is not None:
-            self._recorder.end_update()
+        if self._capture is not None:
+            self._capture.end_update()
         if not self._has_checked_any and not self._has_warned:
             self._has_warned = True
             warn_user(
@@ -158,8 +180,8 @@ class LossWatch(Callback):
         self._trainer = None
         self._waiting = None
         self._norm = self._update_loss = None
-        if self._recorder is not None:
-            self._recorder.stop()
+        if self._capture is not None:
+            self._capture.stop()
 
     def state_dict(self) -> dict[str, Any]:
         """Check the waiting batches first, so that no checkpoint holds unchecked weights. Collective in training."""
@@ -185,8 +207,8 @@ class LossWatch(Callback):
         if fault is None:
             self._was_bad = False
             return False
-        if self._recorder is not None:
-            self._recorder.write(trainer, str(fault), batch.batch_idx)
+        if self._capture is not None:
+            self._capture.write(trainer, str(fault), batch.batch_idx)
         if self.action == "raise":
             raise fault
         if self.action == "stop":
@@ -227,8 +249,8 @@ class LossWatch(Callback):
         for update in window.take(trainer):
             if self._judge(update, trainer) and self.action == "skip":
                 skip_update(optimizer)
-        if self._recorder is not None:
-            self._recorder.end_update()
+        if self._capture is not None:
+            self._capture.end_update()
 
     def _check_can_skip(self, trainer: TrainerProtocol) -> None:
         where, action = type(self).__name__, 'Choose an action other than "skip".'
@@ -327,6 +349,12 @@ class LossWindow:
         """Add a batch's scalars. They are copied, since a captured graph may overwrite them.
 
         A batch without any is added as well, since other ranks may have some.
+
+        Args:
+            epoch: Zero-based epoch.
+            batch_idx: Zero-based index of the batch in it.
+            loss: Its loss, if it has one.
+            gradient_norm: The 2-norm of the gradients of its update, if there was one.
         """
         idx = len(self._batches)
         if loss is not None:

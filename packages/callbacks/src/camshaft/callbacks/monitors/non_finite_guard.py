@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
+from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, Capture, LossWatch
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -59,12 +58,8 @@ class NonFiniteGuard(LossWatch):
             reduction if parameters are sharded.
         check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
             else 50. Must be left out with "skip" and with `capture`.
-        capture: Folder (or URL, with the extra `fsspec`) that keeps, for a bad update, the batches, weights, optimizer
-            state and random numbers from just before it, from which `python -m camshaft.trainer replay FOLDER` makes
-            the step again; each process writes its own file. Then losses and gradients are checked before each update,
-            as with "skip", and until its update a copy of each batch, its random numbers and a copy of the buffers are
-            kept. Weights must not be sharded.
-        max_captures: Largest number of updates that are kept; afterwards nothing is copied any more.
+        capture: Keeps bad updates, such as `camshaft.forensics.StepCapture(folder)`, from which the step can be made
+            again. Then losses and gradients are checked before each update, as with "skip". None keeps none.
 
     Attributes:
         num_bad: Number of bad batches (with "skip", of bad updates).
@@ -83,8 +78,7 @@ class NonFiniteGuard(LossWatch):
         check_gradients: bool = False,
         check_every_n_batches: int | None = None,
         *,
-        capture: str | os.PathLike[str] | None = None,
-        max_captures: int = 1,
+        capture: Capture | None = None,
     ) -> None:
         if not check_loss and not check_gradients:
             rule, advice = "True if `check_loss` is False", "Choose one of them, or both."
@@ -95,7 +89,6 @@ class NonFiniteGuard(LossWatch):
             checks_loss=check_loss,
             checks_gradients=check_gradients,
             capture=capture,
-            max_captures=max_captures,
         )
         self.num_bad = 0
 

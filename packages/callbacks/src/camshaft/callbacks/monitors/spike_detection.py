@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
 from camshaft.callbacks.monitoring import check_mode, is_better
-from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
+from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, Capture, LossWatch
 from camshaft.hooks_core.remote_files import join, replace_file
 
 if TYPE_CHECKING:
@@ -70,12 +70,8 @@ class SpikeDetection(LossWatch):
             reduction with several processes; it is the mean over the update's accumulation window.
         check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
             else 50. Must be left out with "skip" and with `capture`.
-        capture: Folder (or URL, with the extra `fsspec`) that keeps, for a bad update, the batches, weights, optimizer
-            state and random numbers from just before it, from which `python -m camshaft.trainer replay FOLDER` makes
-            the step again; each process writes its own file. Then losses are checked before each update, as
-            with "skip", and until its update a copy of each batch, its random numbers and a copy of the buffers are
-            kept. Weights must not be sharded.
-        max_captures: Largest number of updates that are kept; afterwards nothing is copied any more.
+        capture: Keeps bad updates, such as `camshaft.forensics.StepCapture(folder)`, from which the step can be made
+            again. Then losses are checked before each update, as with "skip". None keeps none.
 
     Attributes:
         bad_batches: Epoch and index of the batches in the file.
@@ -108,8 +104,7 @@ class SpikeDetection(LossWatch):
         *,
         action: Action = "raise",
         check_every_n_batches: int | None = None,
-        capture: str | os.PathLike[str] | None = None,
-        max_captures: int = 1,
+        capture: Capture | None = None,
     ) -> None:
         where = type(self).__name__
         check_number(where, least=1, window=window, warmup=warmup)
@@ -117,7 +112,7 @@ class SpikeDetection(LossWatch):
         if atol is None and rtol is None:
             rule = "given if `atol` is not, since any worse loss would be a spike"
             raise InvalidArgumentError("rtol", rule, rtol, where, "Pass one of them.")
-        super().__init__(action, check_every_n_batches, capture=capture, max_captures=max_captures)
+        super().__init__(action, check_every_n_batches, capture=capture)
         self.mode = check_mode(mode, where)
         self.window = window
         self.warmup = warmup

@@ -221,43 +221,29 @@ for _name, _first, _last in (("num_tpu_cores", "0.7", "0.8"), ("tpu_cores", "0.8
 
 _UNUSED_PARAMETERS = "ddp_find_unused_parameters_true"  # as those releases had it by default
 
+_SHARDED = ("ddp_sharded", "ddp_sharded_spawn", "ddp_fully_sharded", "fully_sharded")
+
 _BACKENDS: dict[str, dict[str, Any]] = {
-    "ddp": {"strategy": _UNUSED_PARAMETERS},
-    "ddp_spawn": {"strategy": _UNUSED_PARAMETERS},
+    **{name: {"strategy": _UNUSED_PARAMETERS} for name in ("ddp", "ddp_spawn")},
     "ddp_cpu": {"strategy": _UNUSED_PARAMETERS, "accelerator": "cpu"},
-    "ddp_sharded": {"strategy": "sharded"},
-    "ddp_sharded_spawn": {"strategy": "sharded"},
-    "ddp_fully_sharded": {"strategy": "sharded"},
-    "fully_sharded": {"strategy": "sharded"},
+    **{name: {"strategy": "sharded"} for name in _SHARDED},
 }
 """Names of `distributed_backend`, then of `accelerator` and `plugins`."""
 
 _STRATEGIES: dict[str, dict[str, Any]] = {
     **{name: arguments for name, arguments in _BACKENDS.items() if name not in ("ddp", "ddp_cpu")},
-    **{
-        f"ddp_{start}{suffix}": {"strategy": f"ddp{suffix}"}
-        for start in ("spawn", "fork", "notebook")
-        for suffix in ("_find_unused_parameters_true", "_find_unused_parameters_false")
-    },
-    "ddp_fork": {"strategy": "ddp"},
-    "ddp_notebook": {"strategy": "ddp"},
-    "ddp_sharded_find_unused_parameters_false": {"strategy": "sharded"},
-    "ddp_sharded_spawn_find_unused_parameters_false": {"strategy": "sharded"},
+    **{f"{name}_find_unused_parameters_false": {"strategy": "sharded"} for name in _SHARDED[:2]},
     "fsdp_native": {"strategy": "sharded"},
+    **{name: {"strategy": "ddp"} for name in ("ddp_fork", "ddp_notebook")},
+    **{
+        f"ddp_{start}_find_unused_parameters_{value}": {"strategy": f"ddp_find_unused_parameters_{value}"}
+        for start in ("spawn", "fork", "notebook")
+        for value in ("true", "false")
+    },
 }
 
-_WITHOUT_STRATEGY = {
-    "bagua": "Bagua",
-    "collaborative": "Hivemind",
-    "colossalai": "Colossal-AI",
-    "deepspeed": "DeepSpeed",
-    "hivemind": "Hivemind",
-    "horovod": "Horovod",
-    "hpu": "HPUs",
-    "ipu": "IPUs",
-    "tpu": "TPUs",
-}
-"""First words of refused names, with what there is no strategy for."""
+_WITHOUT_STRATEGY = ["bagua", "collaborative", "colossalai", "deepspeed", "hivemind", "horovod", "hpu", "ipu", "tpu"]
+"""First words of refused names."""
 
 _PASS_STRATEGY = "Pass strategy='ddp', or 'sharded' where parameters do not fit."
 
@@ -369,7 +355,7 @@ def _by_name(name: str, value: Any, given: _Given, table: Mapping[str, dict[str,
     if kind == "ddp2":
         raise refusal(name, value, "one process cannot compute on several devices", _PASS_STRATEGY)
     if kind in _WITHOUT_STRATEGY:
-        raise refusal(name, value, f"there is no strategy for {_WITHOUT_STRATEGY[kind]}", _PASS_STRATEGY)
+        raise refusal(name, value, f"there is no strategy for {kind!r}", _PASS_STRATEGY)
     return None
 
 

@@ -4,6 +4,7 @@ installed packages."""
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 from ast import literal_eval
@@ -15,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.strategies import is_rank_zero
 from camshaft.trainer.configuration import listed
 
 _NAMES = """
@@ -99,7 +101,7 @@ def flags_as_counts(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: int(value) if name in _COUNTS and isinstance(value, bool) else value for name, value in given.items()}
 
 
-def tell_of_ones(given: Mapping[str, Any]) -> None:
+def log_meaning_of_one(given: Mapping[str, Any]) -> None:
     """Log what a limit of 1 or of 1.0 stands for, which are easily mistaken for each other.
 
     Args:
@@ -108,13 +110,12 @@ def tell_of_ones(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name not in _LIMITS or isinstance(value, bool) or value != 1:
             continue
-        from camshaft.compat.names.utilities.functions import rank_zero_info  # rarely needed
-
         is_share = isinstance(value, float)
         meaning = "100% of the batches are used" if is_share else "1 batch is used"
         if name == "val_check_interval":
             meaning = "validation runs at the end of the epoch" if is_share else "validation runs after every batch"
-        rank_zero_info(f"`Trainer({name}={value})`: {meaning}.")
+        if is_rank_zero():
+            logging.getLogger("pytorch_lightning").info(f"`Trainer({name}={value})`: {meaning}.")
 
 
 def precision_of(arguments: Mapping[str, Any]) -> Any:

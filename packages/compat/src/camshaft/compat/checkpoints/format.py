@@ -16,8 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import SWALR
 
 from camshaft.hooks_core.messages import warn_user
-from camshaft.loops import Counters, FitProgress, Run
-from camshaft.loops.fit.resume import ADAPTER_KEY
+from camshaft.loops import CheckpointAdapter, Counters, FitProgress, Run
 from camshaft.loops.state.random_state import random_state
 from camshaft.strategies import NamedValues
 from camshaft.trainer.checkpoints import JOB_KEY
@@ -51,8 +50,8 @@ class ReleaseFormat:
         is_old = {"epoch", "global_step"} <= checkpoint.keys() and "loops" not in checkpoint
         return VERSION_KEY in checkpoint or is_old
 
-    def for_run(self, checkpoint: dict[str, Any], trainer: Any) -> dict[str, Any]:
-        """Return the checkpoint with the entries that a run of today reads.
+    def for_run(self, checkpoint: dict[str, Any], trainer: Any) -> tuple[dict[str, Any], ReleaseAdapter]:
+        """Return the checkpoint with the entries that a run of today reads, and what adapts its states.
 
         The release's own entries are kept, for `on_load_checkpoint`. Random numbers are not restored.
 
@@ -67,7 +66,7 @@ class ReleaseFormat:
         scaler = _scaler_of(checkpoint)
         states, apart = without_finetuning(checkpoint, trainer.callbacks)
         average = averages(checkpoint, trainer.callbacks)
-        return {
+        adapted = {
             **checkpoint,
             "callbacks": states,
             **average,
@@ -75,8 +74,8 @@ class ReleaseFormat:
             "fit": {"metrics": None, "metric_states": {}},
             "rng": random_state(),
             "strategy": {} if scaler is None else {"gradient_scaler": scaler},
-            ADAPTER_KEY: ReleaseAdapter(trainer, progress, apart, bool(average)),
         }
+        return adapted, ReleaseAdapter(trainer, progress, apart, bool(average))
 
     def constructor_arguments(
         self, cls: type, checkpoint: Mapping[str, Any], given: Mapping[str, Any]
@@ -95,8 +94,8 @@ class ReleaseFormat:
 
 
 @attrs.define
-class ReleaseAdapter:
-    """The adapter of a checkpoint of an earlier release to a run; see `CheckpointAdapter`.
+class ReleaseAdapter(CheckpointAdapter):
+    """The adapter of a checkpoint of an earlier release to a run.
 
     Args:
         trainer: The trainer that reads it.
@@ -116,10 +115,10 @@ class ReleaseAdapter:
         """Return the weights without prefixes of wrappers; see `unwrapped`."""
         return unwrapped(saved, module, tell=self.trainer.is_global_zero)
 
-    def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any]:
+    def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any] | None:
         """Return the state of the data module, which releases since 1.6 saved under its class's name."""
         state = checkpoint.get(type(data).__qualname__)
-        return {"data": state} if isinstance(state, dict) else {}
+        return state if isinstance(state, dict) else None
 
     def callback_states(self, checkpoint: dict[str, Any], run: Run) -> dict[str, dict[str, Any]]:
         """Return the states that today's callbacks can take."""
@@ -146,7 +145,7 @@ class ReleaseAdapter:
             schedulers = [_of_averaging(state) if "_step_count" in state else state for state in schedulers[:1]]
         if trainer.is_global_zero:
             warn_user(_summary(checkpoint, progress, self._left_out, added))
-        return {"lr_schedulers": schedulers}
+        return {**checkpoint, "lr_schedulers": schedulers}
 
     def finish(self, run: Run) -> None:
         """Step the schedulers that releases stepped after they had saved the end of an epoch."""

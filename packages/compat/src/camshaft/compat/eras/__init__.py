@@ -9,8 +9,8 @@ from camshaft.compat.eras.report import describe
 from camshaft.hooks_core.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from camshaft.compat.eras.adapter import accept_earlier_calls, extend
+    from camshaft.compat.eras.adapter import extend
 else:  # it needs torch, which reading an era does not
-    __getattr__ = on_demand(__name__, {"accept_earlier_calls": "adapter", "extend": "adapter"})
+    __getattr__ = on_demand(__name__, {"extend": "adapter"})
 
-__all__ = ["EraReading", "accept_earlier_calls", "conflicts", "describe", "extend", "read_era", "read_receivers"]
+__all__ = ["EraReading", "conflicts", "describe", "extend", "read_era", "read_receivers"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial, wraps
+from functools import partial
+from importlib import import_module
 from typing import Any, cast
 
 from torch import nn
@@ -16,8 +17,7 @@ from camshaft.compat.eras.processes import delegate
 from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in, may_log_with_other_options
 from camshaft.compat.eras.report import describe
-from camshaft.compat.names.stand_ins import accept_pl_module
-from camshaft.hooks_core import CATALOGUE, Callback, no_op
+from camshaft.hooks_core import CATALOGUE, no_op
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver
@@ -51,7 +51,7 @@ def adapt(run: Run, read_returned: ReadReturned | None = None) -> None:
     """
     announce_eras(run)
     if any(reading.kind is Receiver.CALLBACK for reading in run.hooks.readings):
-        accept_earlier_calls()
+        import_module("camshaft.compat.callback")  # so that they can call `super()`
     behaviour = behaviour_in(run)
     run.order = FitOrder(
         train_start_first=behaviour.train_start_comes_first, epoch_end_first=behaviour.epoch_ends_before_validation
@@ -77,25 +77,6 @@ def announce_eras(run: Run) -> None:
         if text not in _announced:
             _announced.add(text)
             print(text)
-
-
-@cache
-def accept_earlier_calls() -> None:
-    """Let the base class of callbacks take the hooks and arguments of earlier eras, which do nothing there.
-
-    Callbacks of these eras call it: `super().on_epoch_end(trainer, pl_module)`.
-    """
-    accept_pl_module(Callback)  # in its signatures, which stay
-    for spec in CATALOGUE.received_by(Receiver.CALLBACK):
-        if spec.kind == "event":
-            setattr(Callback, spec.name, _forgiving(vars(Callback).get(spec.name)))
-
-
-def _forgiving(declared: Callable[..., None] | None) -> Callable[..., None]:
-    def call(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, with any arguments."""
-
-    return call if declared is None else wraps(declared)(call)
 
 
 def finds_unused(module: nn.Module) -> bool:

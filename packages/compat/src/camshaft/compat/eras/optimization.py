@@ -43,7 +43,7 @@ from camshaft.loops import (
 from camshaft.loops.optimization.configuration import read_configuration
 from camshaft.loops.optimization.manual import check_optimizer_idx
 from camshaft.loops.optimization.toggling import OptimizerToggle, toggle_of
-from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, is_under_autocast
+from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, has_owner, is_under_autocast
 
 _FIRST_OF_TODAY = (2, 0)
 _FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
@@ -122,9 +122,8 @@ class EraOptimization(StandardOptimizationFactory):
         further: dict[str, Any] = {}
         if behaviour.steps_after_backward:
             further["step_zeroes"] = behaviour.step_zeroes and context.settings.zero_grad is None
-        return update_class(behaviour, optimizer)(
-            context, optimizer, optimizer_idx, default_zero_grad=behaviour.zero_grad, **further
-        )
+        update = update_class(behaviour, optimizer, has_owner=has_owner(context.run, optimizer))
+        return update(context, optimizer, optimizer_idx, default_zero_grad=behaviour.zero_grad, **further)
 
     def make_truncated(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
         """Return the mode of one optimizer on batches that are split."""

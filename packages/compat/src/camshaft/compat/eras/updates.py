@@ -19,7 +19,14 @@ from camshaft.loops import FitProgress
 from camshaft.loops.optimization.automatic import AutomaticOptimization, PerOptimizerOptimization, TruncatedOptimization
 from camshaft.loops.optimization.manual import ManualOptimization
 from camshaft.loops.optimization.toggling import OptimizerToggle
-from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, loss_of, with_arguments
+from camshaft.loops.optimization.update import (
+    ClosureUpdate,
+    OptimizerUpdate,
+    UpdateContext,
+    Zeroing,
+    loss_of,
+    with_arguments,
+)
 
 
 class NoOptimizer(Optimizer):
@@ -44,17 +51,24 @@ class NoOptimizer(Optimizer):
         """Do nothing."""
 
 
-def update_class(behaviour: Behaviour, optimizer: Optimizer) -> type[OptimizerUpdate]:
-    """Return which update an era had of an optimizer."""
+def update_class(behaviour: Behaviour, optimizer: Optimizer, *, has_owner: bool) -> type[OptimizerUpdate]:
+    """Return which update an era had of an optimizer.
+
+    Args:
+        behaviour: What the era did.
+        optimizer: The optimizer.
+        has_owner: Whether the update is under the control of an owner; see `ClosureUpdate`.
+    """
     if behaviour.steps_after_backward:
         return UpdateAfterBackward
     if behaviour.era != "1.x" and not isinstance(optimizer, NoOptimizer):
-        return OptimizerUpdate
-    is_counted = behaviour.since < COUNTS_UPDATES or isinstance(optimizer, NoOptimizer)
-    return CountedUpdate if is_counted else SkippableUpdate
+        return ClosureUpdate if has_owner else OptimizerUpdate
+    if behaviour.since < COUNTS_UPDATES or isinstance(optimizer, NoOptimizer):
+        return CountedClosureUpdate if has_owner else CountedUpdate
+    return SkippableUpdate if has_owner else OptimizerUpdate
 
 
-class SkippableUpdate(OptimizerUpdate):
+class SkippableUpdate(ClosureUpdate):
     """An update that an override of `optimizer_step` leaves out by doing nothing at all (1.x).
 
     Then `training_step` does not run. Stepping without the closure is an error, since it would train on nothing.
@@ -65,7 +79,7 @@ class SkippableUpdate(OptimizerUpdate):
             super()._check_left_out()
 
 
-class CountedUpdate(SkippableUpdate):
+class CountedUpdate(OptimizerUpdate):
     """An update that counts every end of a window, stepped or not (1.0 to 1.5, and without an optimizer)."""
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
@@ -75,7 +89,36 @@ class CountedUpdate(SkippableUpdate):
         return outputs
 
 
-class UpdateAfterBackward(OptimizerUpdate):
+class CountedClosureUpdate(CountedUpdate, SkippableUpdate):
+    """The same of an update under the control of an owner."""
+
+
+class AnnouncedZeroing(Zeroing):
+    """The zeroing of `optimizer_step` itself (0.x): the loop only calls the hook before it, at the place.
+
+    "after_optimizer_step" stands for right after each step of the optimizer.
+    """
+
+    def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int, place: ZeroGrad) -> None:
+        super().__init__(context, optimizer, optimizer_idx, place)
+        self.drop()
+        self.quick = None  # not the loop's task
+        self._step_hook: Any = None
+        if self.is_last and self._announce is not None:
+            self._step_hook = optimizer.register_step_post_hook(lambda *_: self.announce())
+
+    def run(self, batch_idx: int) -> None:
+        """Call the hook. Hooks: on_before_zero_grad."""
+        self.announce()
+        self.is_done = True
+
+    def close(self) -> None:
+        """Leave the optimizer as it was."""
+        if self._step_hook is not None:
+            self._step_hook.remove()
+
+
+class UpdateAfterBackward(ClosureUpdate):
     """An update with forward and backward first, then `optimizer_step`, once for each window (0.x).
 
     The closure that `optimizer_step` gets computes the step once more, from zeroed gradients; by default it is passed
@@ -86,8 +129,7 @@ class UpdateAfterBackward(OptimizerUpdate):
     Args:
         context, optimizer, optimizer_idx, default_zero_grad: Those of `OptimizerUpdate`.
         step_zeroes: Whether `optimizer_step` zeroes the gradients, so that the loop never does; `default_zero_grad` is
-            then the place of `on_before_zero_grad` alone, "after_optimizer_step" standing for right after each step of
-            the optimizer.
+            then the place of `on_before_zero_grad` alone; see `AnnouncedZeroing`.
     """
 
     def __init__(
@@ -102,12 +144,8 @@ class UpdateAfterBackward(OptimizerUpdate):
         super().__init__(context, optimizer, optimizer_idx, default_zero_grad=default_zero_grad)
         self._step_zeroes = step_zeroes
         self._is_window_open = False
-        self._zeroing_hook = None
         if step_zeroes:
-            self._drop_gradients()
-            self._zero_grad = None  # not the loop's task
-            if self._zeroes_last and self._on_before_zero_grad is not None:
-                self._zeroing_hook = optimizer.register_step_post_hook(self._announce_zeroing)
+            self.zeroing = AnnouncedZeroing(context, optimizer, optimizer_idx, default_zero_grad)
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """Add a step's gradients to those of its window, and let `optimizer_step` follow if it ends the window.
@@ -139,7 +177,7 @@ class UpdateAfterBackward(OptimizerUpdate):
                 self._update(batch, batch_idx, had_gradients)
             if not self._step_zeroes:
                 self.holds_gradients = False
-            self._zeroed = self._zeroes_last
+            self.zeroing.is_done = self.zeroing.is_last
         return outputs
 
     def drop(self) -> None:
@@ -148,7 +186,7 @@ class UpdateAfterBackward(OptimizerUpdate):
             self.holds_gradients = self._has_gradients()
             return
         if self._step_zeroes:
-            self._drop_gradients()
+            self.zeroing.drop()
         super().drop()
         self._is_window_open = False
 
@@ -160,8 +198,8 @@ class UpdateAfterBackward(OptimizerUpdate):
     def close(self) -> None:
         """Restore the optimizer."""
         super().close()
-        if self._zeroing_hook is not None:
-            self._zeroing_hook.remove()
+        if isinstance(self.zeroing, AnnouncedZeroing):
+            self.zeroing.close()
 
     def _update(self, batch: Any, batch_idx: int, had_gradients: bool) -> None:
         closure = SecondOrderClosure(
@@ -169,16 +207,16 @@ class UpdateAfterBackward(OptimizerUpdate):
             step=lambda closure: self._step_by_default(batch_idx, closure),
         )
         if self._own_step is not None:
-            self._before_step()
-            self._own_step(self._progress.current_epoch, batch_idx, self.optimizer, closure)
+            self.preparation.run()
+            self._own_step(self._context.progress.current_epoch, batch_idx, self.optimizer, closure)
         else:
-            if self._has_work_before_step and not self._evaluates_loss:
-                self._before_step()
+            if self.preparation.is_needed and not self._evaluates_loss:
+                self.preparation.run()
             closure.step_by_default()
         if self._step_zeroes:
             self.holds_gradients = self._has_gradients()
-        elif self._zeroes_last:
-            self._zero_gradients(batch_idx)
+        elif self.zeroing.is_last:
+            self.zeroing.run(batch_idx)
 
     def _step_by_default(self, batch_idx: int, closure: SecondOrderClosure) -> None:
         """Run the default of `optimizer_step`."""
@@ -187,37 +225,25 @@ class UpdateAfterBackward(OptimizerUpdate):
         else:
             self._step(self.optimizer)
         if self._step_zeroes:
-            self._clear_gradients(batch_idx)
+            self.zeroing.clear(batch_idx)
 
     def _evaluate_once_more(self, batch: Any, batch_idx: int, had_gradients: bool) -> Tensor | None:
         """Run forward and backward from zeroed gradients, and everything before a step."""
         if had_gradients or self._window.length != 1:
             rule = "called only without gradients of other steps, since it zeroes gradients first"
-            where = f"{type(self._module).__qualname__}.optimizer_step"
             action = "Step without it, or zero the gradients in every batch and pass accumulate_grad_batches=1."
+            where = f"{self._context.where}.optimizer_step"
             raise RuntimeError(must_be("second_order_closure", rule, "a call", where, action))
-        self._drop_gradients()
-        self._zeroed, self.holds_gradients = True, False
+        self.zeroing.drop()
+        self.zeroing.is_done, self.holds_gradients = True, False
         outputs = super().run(batch, batch_idx, ends_window=False)
         self.has_updated = True
-        self._before_step_of_closure(batch_idx, num_evaluations=2)
-        return loss_of(outputs, self._module)
-
-    def _zero_gradients(self, batch_idx: int) -> None:
-        if not self._step_zeroes:
-            super()._zero_gradients(batch_idx)
-            return
-        if self._on_before_zero_grad is not None:
-            self._on_before_zero_grad(self.optimizer)
-        self._zeroed = True
+        self._prepare_step(batch_idx, num_evaluations=2)
+        return loss_of(outputs, self._context.run.module)
 
     def _has_gradients(self) -> bool:
         groups = self.optimizer.param_groups
         return any(parameter.grad is not None for group in groups for parameter in group["params"])
-
-    def _announce_zeroing(self, *_: Any) -> None:
-        if self._on_before_zero_grad is not None:
-            self._on_before_zero_grad(self.optimizer)
 
 
 class SecondOrderClosure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -15,17 +14,7 @@ from typing import Any
 
 from camshaft.compat.names.released import defining_places, released, released_modules, released_submodules
 from camshaft.compat.names.stand_ins import MissingName, accept_pl_module, add_fields, stand_in
-from camshaft.compat.names.table import (
-    COUNTERPARTS,
-    EVERYWHERE,
-    FLAG,
-    FLAGS,
-    MODULES,
-    REFUSED_MODULES,
-    REFUSED_NAMES,
-    ROOTS,
-    SUBMODULES,
-)
+from camshaft.compat.names.table import FLAG, FLAGS, ROOTS, advice, counterparts
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 
@@ -49,7 +38,7 @@ class AliasFinder(MetaPathFinder):
         place = place_of(fullname)
         if place is None:
             return None
-        if place in MODULES or place in released_modules():
+        if place in released_modules():
             # A package, so that a name that is not there is looked for as a module, and can say what to use.
             return ModuleSpec(fullname, _AliasLoader(place), origin="camshaft.compat.names", is_package=True)
         parent, _, name = fullname.rpartition(".")
@@ -80,7 +69,7 @@ class _AliasLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module functions that find its names on first use."""
-        names = {*names_in(self.place), *released(self.place).current}
+        names = names_in(self.place)
         modules = _submodules(self.place)
         module.__dict__["__all__"] = sorted(name for name in names if not name.startswith("_"))
         module.__dict__["__getattr__"] = _getter(module, self.place)
@@ -103,14 +92,10 @@ def place_of(fullname: str) -> str | None:
     return None
 
 
-@cache
-def names_in(place: str) -> dict[str, str]:
-    """Return the counterparts that the table has for names of a place: a module and a name in it, separated by ":"."""
-    found = {}
-    for entry in MODULES.get(place, "").split():
-        name, _, counterpart = entry.partition("=")
-        found[name] = COUNTERPARTS[counterpart or name]
-    return found
+def names_in(place: str) -> set[str]:
+    """Return the names of a module: those of release 2.6, and earlier ones for which something stands."""
+    module = released(place)
+    return {*module.current, *(name for name in module.earlier if counterpart_of(place, name))}
 
 
 def load(counterpart: str) -> Any:
@@ -123,31 +108,26 @@ def load(counterpart: str) -> Any:
     return found
 
 
+@cache
 def counterpart_of(place: str, name: str) -> str | None:
     """Return what stands for a name of a module: a module and a name in it, separated by ":"; None if nothing does.
 
     A name that a module of Lightning's imports from another one stands for the same as there.
     """
-    if name in names_in(place):
-        return names_in(place)[name]
+    known, above = counterparts(), place
+    while above:
+        if (above, name) in known:
+            return known[above, name]
+        above = above.rpartition(".")[0]
     home = {**released(place).earlier, **released(place).current}.get(name)
-    if home is not None and (name in EVERYWHERE or FLAG.fullmatch(name)):
-        return COUNTERPARTS.get(name, f"{FLAGS}:{name}")
-    if home:
-        module, _, there = home.partition(":")
-        module, there = module.strip("."), there or name
-        return counterpart_of(module, there) if (module, there) != (place, name) else None
-    candidates = _counterparts_by_name().get(name, frozenset()) if home is not None else frozenset()
-    return next(iter(candidates)) if len(candidates) == 1 else None
-
-
-@cache
-def _counterparts_by_name() -> Mapping[str, frozenset[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for place in MODULES:
-        for name, counterpart in names_in(place).items():
-            found[name].add(counterpart)
-    return {name: frozenset(counterparts) for name, counterparts in found.items()}
+    if home is None:
+        return None
+    module, _, there = home.partition(":")
+    module, there = module.strip(".") if home else place, there or name
+    if there == name and module != place:
+        return counterpart_of(module, name)
+    found = known.get(("", name)) or (f"{FLAGS}:{name}" if FLAG.fullmatch(name) else None)
+    return found if there == name else counterpart_of(module, there) or found
 
 
 def _getter(module: ModuleType, place: str) -> Callable[[str], Any]:
@@ -186,18 +166,34 @@ def _module_at(place: str) -> str:
     return f"{root}.{rest}".removesuffix(".")
 
 
+@cache
 def _submodules(place: str) -> frozenset[str]:
-    return SUBMODULES.get(place, frozenset()) | released_submodules().get(place, frozenset())
+    """Return the modules directly below one: those of release 2.6, and earlier ones that define a name of ours."""
+    return released_submodules().get(place, frozenset()) | _earlier_submodules().get(place, frozenset())
+
+
+@cache
+def _earlier_submodules() -> Mapping[str, frozenset[str]]:
+    found: dict[str, set[str]] = {"@lightning": {"fabric", "pytorch"}}
+    for place in released_modules():
+        homes = {**released(place).earlier, **released(place).current}
+        own = [name for name, home in homes.items() if home in ("", place) and not FLAG.fullmatch(name)]
+        if any(counterpart_of(place, name) for name in own):
+            while place and not (place.startswith("@") and "." not in place):
+                parent, _, name = place.rpartition(".")
+                found.setdefault(parent, set()).add(name)
+                place = parent
+    return {place: frozenset(names) for place, names in found.items()}
 
 
 def _advice(place: str) -> str:
     """Return the advice for a name or a module without a counterpart."""
-    name = place.rpartition(".")[2]
-    if place in REFUSED_NAMES or name in REFUSED_NAMES:
-        return REFUSED_NAMES.get(place) or REFUSED_NAMES[name]
+    known, name = advice(), place.rpartition(".")[2]
+    if place in known or name in known:
+        return known.get(place) or known[name]
     while place:
-        if place in REFUSED_MODULES:
-            return REFUSED_MODULES[place]
+        if f"{place}." in known:
+            return known[f"{place}."]
         place = place.rpartition(".")[0]
     return _OTHERWISE
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 
 from attrs import frozen
+
+from camshaft.compat.names.table import lines_of
 
 
 @frozen
@@ -32,8 +33,7 @@ class ReleasedModule:
 @cache
 def released_modules() -> Mapping[str, str]:
     """Return the modules of all releases: the rest of the table's line by place, as in the table of names."""
-    text = files("camshaft.compat.names").joinpath("released_names.txt").read_text(encoding="utf-8")
-    lines = (line.partition("|") for line in text.splitlines() if not line.startswith("#"))
+    lines = (line.partition("|") for line in lines_of("released_names.txt"))
     return {place: rest for place, _, rest in lines}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from abc import ABCMeta
-from collections.abc import Mapping
-from functools import cache
-from inspect import unwrap
+from functools import cache, wraps
+from inspect import signature, unwrap
 from operator import attrgetter
 from types import FunctionType
 from typing import Any, NoReturn
 
+from camshaft.compat.names.table import members
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be, warn_user
 
@@ -47,43 +47,38 @@ def accept_pl_module(cls: type) -> None:
                 )
 
 
+def has_arguments_of(today: type) -> Any:
+    """Return a decorator of a class that takes others too: editors and command lines see today's arguments."""
+
+    def decorate(cls: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            own(self, *args, **kwargs)
+
+        own = cls.__init__
+        if "__init__" not in vars(cls):
+            cls.__init__ = wraps(own)(init)
+        cls.__init__.__signature__ = signature(today.__init__, eval_str=True)  # type: ignore[misc]
+        return cls
+
+    return decorate
+
+
 def same_as(name: str) -> Any:
     """Return a property for a field of Lightning's class that has another name here."""
     doc = f"`{name}`, under its name in Lightning's class."
     return property(attrgetter(name), lambda self, value: setattr(self, name, value), doc=doc)
 
 
-FIELDS: Mapping[str, Mapping[str, str]] = {
-    "BaseFinetuning": {"_internal_optimizer_metadata": ""},
-    "BatchSizeFinder": {
-        **{f"_{name}": name for name in ("mode", "steps_per_trial", "init_val", "max_trials", "batch_arg_name")},
-        **{f"_{name}": name for name in ("margin", "max_val")},
-    },
-    "DeviceStatsMonitor": {"_cpu_stats": "cpu_stats"},
-    "LearningRateFinder": {
-        **{f"_{name}": name for name in ("min_lr", "max_lr", "num_training_steps", "mode", "early_stop_threshold")},
-        **{f"_{name}": name for name in ("update_attr", "attr_name")},
-    },
-    "ProgressBar": {"_leave": "leave", "_enabled": "_is_enabled", "_current_eval_dataloader_idx": "_dataloader_idx"},
-    "TQDMProgressBar": {"_process_position": "process_position"},
-    "StochasticWeightAveraging": {
-        **{f"_{name}": name for name in ("average_model", "swa_lrs", "annealing_epochs", "annealing_strategy")},
-        **{"_avg_fn": "avg_fn", "_device": "device", "_swa_scheduler": "_scheduler"},
-    },
-    "Timer": {"_interval": "interval", "_verbose": "verbose"},
-    "WeightAveraging": {f"_{name}": name for name in ("average_model", "device", "use_buffers")},
-}
-"""Fields of Lightning's callbacks, by class, and their names here; "" is the state, which is restored by itself."""
-
-
 def add_fields(cls: type) -> None:
     """Give a callback's class, and its bases, the fields of Lightning's class that have other names here."""
     for klass in cls.__mro__:
         if klass.__module__.startswith("camshaft.callbacks."):
-            for name, ours in FIELDS.get(klass.__name__, {}).items():
+            for name, ours in members().get(klass.__name__, {}).items():
                 if name not in vars(klass):
-                    state = property(vars(klass).get("state_dict"), lambda self, state: None)
-                    setattr(klass, name, same_as(ours) if ours else state)
+                    setattr(klass, name, same_as(ours))
+            if klass.__name__ == "BaseFinetuning":  # its state, which is restored by itself
+                state = property(vars(klass)["state_dict"], lambda self, state: None)
+                klass._internal_optimizer_metadata = state  # type: ignore[attr-defined]
 
 
 def _renamed(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -189,6 +189,11 @@ class ReadAhead:
         self._lengths: list[int] = []  # the different numbers of batches of whole epochs; two are enough to know
         self._expected = 0
 
+    @property
+    def is_filled(self) -> bool:
+        """True if a batch was read before its turn."""
+        return self.batch is not _MISSING
+
     def clear(self) -> None:
         """Forget the batch."""
         self.batch = _MISSING
@@ -210,7 +215,7 @@ class ReadAhead:
                 "Let it begin each epoch at its start, whatever state was loaded before, or give it (or its dataset) "
                 "`resumes_exactly = True` if its epochs differ in length."
             )
-            raise RuntimeError(must_be("train loader", rule, num_batches, _name_of(loader), action))
+            raise RuntimeError(must_be("train loader", rule, num_batches, name_of(loader), action))
         self.note(num_batches)
 
     def note(self, num_batches: int | float) -> None:
@@ -241,7 +246,6 @@ def numbered(
     first: int = 0,
     ahead: ReadAhead | None = None,
     *,
-    draws_as_lightning: bool = False,
     iterator: Iterator[Any] | None = None,
 ) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches, each with its index and whether it is the last.
@@ -255,44 +259,33 @@ def numbered(
         num_batches: Number of batches of the whole epoch; infinite takes all there are.
         first: Index of the first batch that is given.
         ahead: Holder of the batch that is read ahead; a batch that it holds comes first.
-        draws_as_lightning: See `Run.draws_as_lightning`. Samplers then stay where the last batch was, and of a stream
-            nothing is read ahead if its length or a limit is known: where it ends sooner, no batch is the last.
         iterator: As for `read_promised`.
 
     Raises:
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset raises
-            `StopIteration`. With `draws_as_lightning`, where lengths may be estimates, that is a warning, and an error
-            only if all epochs of the run that was resumed had more batches.
+            `StopIteration`.
     """
-    may_end_early, ahead = is_open_ended(loader), ahead or ReadAhead()
-    if ahead.batch is not _MISSING or (may_end_early and (num_batches == UNKNOWN or not draws_as_lightning)):
-        yield from _read_ahead(loader, iterator, num_batches, first, ahead)
+    ahead = ahead or ReadAhead()
+    if ahead.is_filled or is_open_ended(loader):
+        yield from read_ahead(loader, iterator, num_batches, first, ahead)
         return
     batch_idx = first - 1
-    promised = read_promised(loader, num_batches, first, iterator, ends_samplers=not draws_as_lightning)
-    for batch_idx, batch in enumerate(promised, first):
+    for batch_idx, batch in enumerate(read_promised(loader, num_batches, first, iterator), first):
         is_last = batch_idx + 1 == num_batches
         if is_last:
             ahead.note(num_batches)
         yield batch_idx, batch, is_last
     if batch_idx + 1 < num_batches:
-        name, num_read = _name_of(loader), batch_idx + 1
-        if not draws_as_lightning:
-            raise RuntimeError(
-                f"`{name}` must give the {num_batches} batches that it promises, but got {num_read} (int) in this "
-                "epoch: it ended early, as when its dataset raises StopIteration. Raise another error there."
-            )
-        ahead.end_epoch(num_read, loader)
-        if not may_end_early:
-            warn_user(
-                f"{name} tells that it has {num_batches} batches and has given {num_read}: the epoch ends there, "
-                "without the validation that is due at its last batch. Let `__len__` tell how many there are."
-            )
+        raise RuntimeError(
+            f"`{name_of(loader)}` must give the {num_batches} batches that it promises, but got {batch_idx + 1} (int) "
+            "in this epoch: it ended early, as when its dataset raises StopIteration. Raise another error there."
+        )
 
 
-def _read_ahead(
+def read_ahead(
     loader: Iterable[Any], batches: Iterator[Any] | None, num_batches: int | float, batch_idx: int, ahead: ReadAhead
 ) -> Iterator[tuple[int, Any, bool]]:
+    """Iterate over the batches of a stream, one of which is read before its turn; see `numbered`."""
     batches = iter(loader) if batches is None else batches
     if ahead.batch is _MISSING and batch_idx < num_batches:
         ahead.batch = next(batches, _MISSING)
@@ -313,18 +306,14 @@ def leaves_of(loader: Any) -> list[Any]:
     return [leaf.loader if isinstance(leaf, ResumableLoader) else leaf for leaf in _places_of(loader)]
 
 
-def own_loaders(loaders: Iterable[Any]) -> list[Any]:
-    """Return the loaders, and those of combinations, that are no `DataLoader`."""
-    return [leaf for loader in loaders for leaf in leaves_of(loader) if not isinstance(leaf, DataLoader)]
-
-
 def _places_of(loader: Any) -> list[Any]:
     if not isinstance(loader, CombinedLoader):
         return [loader]
     return [leaf for part in loader.flattened for leaf in _places_of(part)]
 
 
-def _name_of(loader: Any) -> str:
+def name_of(loader: Any) -> str:
+    """Return the name of a loader's class, for messages."""
     return type(loader.loader if isinstance(loader, ResumableLoader) else loader).__name__
 
 
@@ -341,7 +330,7 @@ def set_epoch(loader: Any, epoch: int, *, of_datasets: bool = True) -> None:
     Args:
         loader: A loader, or a combination of several, before it is iterated over.
         epoch: The epoch.
-        of_datasets: Whether datasets and loaders are told; Lightning tells samplers alone.
+        of_datasets: Whether datasets and loaders are told, too, and not samplers alone.
     """
     for leaf in leaves_of(loader):
         parts = [*samplers_of(leaf), *((getattr(leaf, "dataset", None), leaf) if of_datasets else ())]

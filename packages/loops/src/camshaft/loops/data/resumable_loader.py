@@ -23,7 +23,7 @@ from camshaft.loops.data.combined_loader import (
     read_promised,
     samplers_of,
 )
-from camshaft.loops.data.samplers import ReplayedSampler, keeps_its_place
+from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
     checksum,
@@ -196,17 +196,19 @@ class ResumableLoader:
         self._is_exhausted = False
         self._unread = None
         try:
-            for batch in read_promised(self._source, length_of(self.loader), self._num_read, iterator):
+            for batch in read_promised(self._source, self._num_promised, self._num_read, iterator):
                 self._num_read += 1
                 yield batch
-            self._is_exhausted = self._has_ended()
+            # one that gave as many batches as it promises is not read on, and need not have noticed its end
+            of_torchdata = getattr(self._source, "_iterator", None)
+            self._is_exhausted = self._num_read < self._num_promised or getattr(of_torchdata, "_finished", False)
         finally:
             self._is_under_way = False
 
-    def _has_ended(self) -> bool:
-        """Return whether the loader noticed its end; one that gave as many batches as it promises is not read on."""
-        iterator = getattr(self._source, "_iterator", None)  # of torchdata's loader
-        return self._num_read < length_of(self.loader) or getattr(iterator, "_finished", False)
+    @property
+    def _num_promised(self) -> int | float:
+        """Number of batches of an iteration; infinite if unknown."""
+        return length_of(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loader, as tensors and plain values if its own state is."""
@@ -221,22 +223,15 @@ class ResumableLoader:
                 state["ended"] = _ended_nodes(self._source)
             if self._is_stateless and self._stateless == "refuse":
                 warn_user(_stateless_message(self.loader, "checkpoint"))
-        if (
-            not self._is_stateless
-            and self._was_begun
-            and (
-                self._is_under_way or not self._is_converted or _carries_state(self.loader)  # type: ignore[arg-type]
-            )
-        ):
-            # one that was not read since may have begun anew already, and would tell of that
-            state |= self._unread or self._states()
+        if self._is_stateless or not self._was_begun:
+            return state
+        if self._is_under_way or not self._is_converted or _carries_state(self.loader):  # type: ignore[arg-type]
+            if self._unread:  # the source may have begun anew already
+                return state | self._unread
+            state["loader"] = self._source.state_dict()
+            if self._streams_here:  # also inside an epoch, which a limit may end there
+                state["streams"] = positions(self._streams_here)
         return state
-
-    def _states(self) -> dict[str, Any]:
-        states = {"loader": self._source.state_dict()}
-        if self._streams_here:  # also inside an epoch, which a limit may end there
-            states["streams"] = positions(self._streams_here)
-        return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on from a state; no random numbers are drawn then.
@@ -448,7 +443,7 @@ def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     generators = generators_of(loader)
-    parts = [part for part in samplers_of(loader) if keeps_its_place(part, loader.dataset)]
+    parts = stateful_samplers(loader)
     stateful = {id(part) for part in parts}
     if batch_sampler is None:
         sampler = sampler if id(sampler) in stateful else ReplayedSampler(sampler, generators, parts)

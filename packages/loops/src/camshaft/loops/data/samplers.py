@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import attrs
 import torch
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops.data.combined_loader import has_state
+from camshaft.loops.data.combined_loader import has_state, samplers_of
+from camshaft.loops.data.stateful_streams import resumes_exactly
 from camshaft.loops.state.random_state import are_same, isolated_randomness, random_state, restore_random_state
 
 _NUM_TRIED = 64  # indices, or batches of them, by which a sampler's state is tried
@@ -25,35 +26,17 @@ Uneven = Literal["fill", "cut", "keep"]
 """Treatment of a remainder that the processes cannot share evenly: pad, drop, or one sample for some."""
 
 
-def keeps_its_place(sampler: Any, dataset: Any) -> bool:
-    """Return whether a sampler's state can be told at any time, and restores the rest of its order.
+def stateful_samplers(loader: DataLoader[Any]) -> list[Any]:
+    """Return the samplers of a loader whose state is known at any time and restores the rest of their order."""
 
-    A sampler tells by an attribute `resumes_exactly`. Without one, copies are tried; what cannot be copied is believed.
-
-    Args:
-        sampler: The sampler, of indices or of batches of them. It is not iterated over.
-        dataset: What the indices are of; it is not copied.
-    """
-    if not has_state(sampler):
-        return False
-    declared = getattr(sampler, "resumes_exactly", None)
-    if declared is not None:
-        return bool(declared)
-    with isolated_randomness():
+    def is_exact(sampler: Any) -> bool:
         try:
-            whole, resumed = (copy.deepcopy(sampler, {id(dataset): dataset}) for _ in range(2))
+            return resumes_exactly(sampler, _NUM_TRIED, loader.dataset)
         except Exception:  # whatever methods of the user raise
-            return True
-        try:
-            whole.state_dict()
-            order = iter(whole)
-            next(order, None)
-            state = copy.deepcopy(whole.state_dict())
-            expected = list(islice(order, _NUM_TRIED))
-            resumed.load_state_dict(state)
-            return bool(list(islice(iter(resumed), len(expected))) == expected)
-        except Exception:
             return False
+
+    with isolated_randomness():
+        return [sampler for sampler in samplers_of(loader) if has_state(sampler) and is_exact(sampler)]
 
 
 @attrs.define(eq=False, repr=False)
@@ -256,10 +239,9 @@ class ReplayedSampler:
     recorded: dict[int, Any] | None = attrs.field(default=None, init=False)
 
     def __iter__(self) -> _ReplayedIndices:
-        if self.recorded is None:
-            return _ReplayedIndices(self)
-        self.recorded.clear()  # of a pass that was left
-        return _RecordedIndices(self)
+        if self.recorded is not None:
+            self.recorded.clear()  # of a pass that was left
+        return _ReplayedIndices(self)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -285,6 +267,12 @@ class _ReplayedIndices(Iterator[Any]):
         if self._start is None:
             self._start = self._beginning()
         index = next(self._indices)
+        recorded = self._owner.recorded
+        if recorded is not None:
+            try:
+                recorded[self._num_given] = array("q", index if isinstance(index, (list, tuple)) else (index,)).tolist()
+            except (TypeError, OverflowError):
+                recorded[self._num_given] = None  # no integers
         self._num_given += 1
         return index
 
@@ -316,18 +304,3 @@ class _ReplayedIndices(Iterator[Any]):
         owner = self._owner
         parts = [copy.deepcopy(part.state_dict()) for part in owner.parts]
         return {"start": random_state(owner.generators), "parts": parts}
-
-
-class _RecordedIndices(_ReplayedIndices):
-    """One pass that records what it gives, as ints; None where it is anything else."""
-
-    def __next__(self) -> Any:
-        place = self._num_given
-        index = super().__next__()
-        recorded = self._owner.recorded
-        if recorded is not None:
-            try:
-                recorded[place] = array("q", index if isinstance(index, (list, tuple)) else (index,)).tolist()
-            except (TypeError, OverflowError):
-                recorded[place] = None
-        return index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from camshaft.loops.data.combined_loader import (
 )
 from camshaft.loops.data.loaders import count_batches, is_open_ended, leaves_of
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
-from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, keeps_its_place, numbers_of_first
+from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, numbers_of_first, stateful_samplers
 from camshaft.loops.data.stateful_streams import checksum
 from camshaft.loops.state.random_state import generators_of
 
@@ -83,17 +83,12 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     assert order is not None
     sampler: Any = _shared(loader, order["sampler"], strategy, stage, drops=order["drop_last"])
     if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
-        sampler = ReplayedSampler(sampler, sampler.generators, _stateful_parts(loader))
+        sampler = ReplayedSampler(sampler, sampler.generators, stateful_samplers(loader))
     return _copy(loader, kind, **order | {"sampler": sampler})
 
 
-def handed_on(loader: Any, strategy: Strategy) -> Any:
-    """Return a loader as the strategy changes it; in a combination, each of them.
-
-    Args:
-        loader: This process's share.
-        strategy: Its `change_loader`, if it has one that is not None, takes a loader and returns what is to be read.
-    """
+def with_changed_loaders(loader: Any, strategy: Strategy) -> Any:
+    """Return a loader, or each of a combination, as the strategy's `change_loader`, if any, returns it."""
     change = getattr(strategy, "change_loader", None)
     if change is None:
         return loader
@@ -144,9 +139,10 @@ def prepare_orders(loader: Any, strategy: Strategy) -> None:
             if isinstance(leaf, DataLoader) and not is_under_way:
                 torch.empty((), dtype=torch.int64).random_(generator=leaf.generator)
             if getattr(leaf, "num_workers", 0) > 0:  # they get what to read at once
-                _prepare(drawing.pop(id(leaf), []))
-        for of_leaf in drawing.values():
-            _prepare(of_leaf)
+                for sampler in drawing.pop(id(leaf), []):
+                    sampler.prepare()
+        for sampler in chain.from_iterable(drawing.values()):
+            sampler.prepare()
     for sampler in samplers:
         sampler.check_prepared()
 
@@ -163,21 +159,11 @@ def whole_length(loader: Any) -> int | None:
 
 
 def check_same_data(lengths: list[int | None], name: str) -> None:
-    """Raise `ValueError` if the processes share out data of different lengths, as when each has data of its own.
-
-    Args:
-        lengths: The `whole_length` of each process.
-        name: Name of the loader, for the error.
-    """
+    """Raise `ValueError` if the `whole_length` of a loader differs by process, as when each has data of its own."""
     if len(set(lengths)) > 1:
         rule = "over the same data in every process, to be shared out"
         action = "Pass use_distributed_sampler=False if each process has data of its own."
         raise ValueError(must_be(name, rule, f"lengths {lengths} of all processes", "share_out", action))
-
-
-def _prepare(samplers: list[SharedSampler]) -> None:
-    for sampler in samplers:
-        sampler.prepare()
 
 
 def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: str, *, drops: bool) -> SharedSampler:
@@ -191,12 +177,8 @@ def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: st
         strategy,
         uneven="keep" if stage != "train" else "cut" if drops else "fill",
         generators=generators_of(loader),
-        parts=_stateful_parts(loader),
+        parts=stateful_samplers(loader),
     )
-
-
-def _stateful_parts(loader: DataLoader[Any]) -> list[Any]:
-    return [sampler for sampler in samplers_of(loader) if keeps_its_place(sampler, loader.dataset)]
 
 
 def _copy(loader: DataLoader[Any], kind: Any, **changes: Any) -> Any:
@@ -260,8 +242,6 @@ class EvenLoader(ResumableLoader):
         self.is_asked = False
         self._is_compared = False
         self._strategy = strategy
-        self._num_given = 0
-        self._first = 0
 
     def __len__(self) -> int:
         if self.length is None:
@@ -271,37 +251,17 @@ class EvenLoader(ResumableLoader):
         return int(self.length)
 
     def __iter__(self) -> Iterator[Any]:
-        first, self._first = self._first, 0
         batches = super().__iter__()
-        if self.is_asked:
-            return self._together(batches)
-        return batches if self.length is None else self._shortest(batches, first)
+        return self._together(batches) if self.is_asked else batches
 
     @property
     def is_open_ended(self) -> bool:
         """True if the loader may give another number of batches than it promises; the same in all processes."""
         return self.is_asked
 
-    def end_iteration(self) -> None:
-        """Let an iteration that was left count as over: the next one begins anew."""
-        self._first = self._num_given = 0
-        super().end_iteration()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader, in the format of `ResumableLoader`, which takes it as well."""
-        return {**super().state_dict(), "num_given": self._num_given}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration go on from a state. Raises as `ResumableLoader.load_state_dict`."""
-        super().load_state_dict(state)
-        self._first = self._num_given = state.get("num_given", 0) if state["is_under_way"] else 0
-
-    def _shortest(self, batches: Iterator[Any], first: int) -> Iterator[Any]:
-        assert self.length is not None
-        self._num_given = first
-        for batch in islice(batches, int(self.length) - first):
-            self._num_given += 1
-            yield batch
+    @property
+    def _num_promised(self) -> int | float:
+        return super()._num_promised if self.is_asked or self.length is None else self.length
 
     def _together(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Give batches while all processes have one. Collective."""

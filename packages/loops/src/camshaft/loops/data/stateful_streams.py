@@ -21,34 +21,37 @@ _MAX_PARTS = 1000  # of a stream that are looked at
 _CONTAINERS = (dict, list, tuple)
 
 
-def resumes_exactly(stream: Any, num_samples: int) -> bool:
-    """Return whether a stream goes on with the samples that it would have given, once its state was loaded.
+def resumes_exactly(source: Any, num_items: int, dataset: Any = None) -> bool:
+    """Return whether an iterable goes on with the items that it would have given, once its state was loaded.
 
-    A stream tells by an attribute `resumes_exactly`. Without one, copies of it are tried: the state of one is loaded
-    into another, and what both give then is compared. That is done after the first sample and, where the stream has a
-    shuffle buffer, after half of it and after all of it. What cannot be copied is believed.
+    It tells by an attribute `resumes_exactly`. Without one, copies of it are tried: the state of one is loaded into
+    another, and what both give then is compared. That is done after the first item and, where a stream has a shuffle
+    buffer, after half of it and after all of it. What cannot be copied is believed.
 
     Args:
-        stream: An iterable with a state. It is not iterated over; what its copies read, it reads again.
-        num_samples: Number of samples to compare. The caller puts random numbers back.
+        source: A stream or a sampler with a state. It is not iterated over; what its copies read, it reads again.
+        num_items: Number of items to compare. The caller puts random numbers back.
+        dataset: What a sampler's indices are of, which is not copied. Its state must be known before it is read, too.
     """
-    declared = getattr(stream, "resumes_exactly", None)
+    declared = getattr(source, "resumes_exactly", None)
     if declared is not None:
         return bool(declared)
-    whole = copied(stream)
+    whole = copied(source, dataset)
     if whole is None:
         return True
-    samples, num_read, buffer_size = iter(whole), 0, _buffer_size(stream)
+    if dataset is not None:
+        whole.state_dict()
+    items, num_read, buffer_size = iter(whole), 0, _buffer_size(source)
     for place in sorted({1, buffer_size // 2 + 1, buffer_size + 1}):
-        num_read += sum(1 for _ in islice(samples, max(0, place - num_read)))
+        num_read += sum(1 for _ in islice(items, max(0, place - num_read)))
         state, numbers = copy.deepcopy(whole.state_dict()), random_state()
-        expected = [checksum(sample) for sample in islice(samples, num_samples)]
+        expected = [checksum(item) for item in islice(items, num_items)]
         num_read, later_numbers = num_read + len(expected), random_state()
-        resumed = copied(stream)
+        resumed = copied(source, dataset)
         resumed.load_state_dict(state)
         rest = iter(resumed)
         restore_random_state(numbers)
-        if [checksum(sample) for sample in islice(rest, len(expected))] != expected:
+        if [checksum(item) for item in islice(rest, len(expected))] != expected:
             return False
         restore_random_state(later_numbers)
     return True
@@ -95,10 +98,10 @@ def _has_parts(value: object) -> bool:
     )
 
 
-def copied(stream: Any) -> Any:
-    """Return a deep copy; None if there can be none, as of an open file."""
+def copied(source: Any, shared: Any = None) -> Any:
+    """Return a deep copy that has the same `shared` object; None if there can be none, as of an open file."""
     try:
-        return copy.deepcopy(stream)
+        return copy.deepcopy(source, {id(shared): shared})
     except Exception:  # whatever methods of the user raise
         return None
 

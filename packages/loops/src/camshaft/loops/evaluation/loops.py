@@ -21,18 +21,17 @@ from camshaft.loops.data.loaders import (
     evaluation_loaders,
     in_order,
     numbered,
-    own_loaders,
     set_epoch,
 )
 from camshaft.loops.data.shared_loader import (
     agree_on_rounds,
     count_share,
-    handed_on,
     in_rounds,
     prepare_orders,
     share_out,
+    with_changed_loaders,
 )
-from camshaft.loops.state.progress import BatchProgressView, Counters
+from camshaft.loops.state.progress import Counters
 from camshaft.loops.state.run import Run
 from camshaft.loops.validators import check_batch_limit
 
@@ -94,30 +93,16 @@ class EvaluationLoop:
         self.given_loaders: Any = None
         self.num_batches: list[int | float] = []
         self.progress = Counters()
-        self._earlier_batches = Counters()  # of the runs before
-        self._new_loaders: list[Any] = []  # to be begun in vain; see `begin_in_vain`
         self._is_sealed = True
-
-    @property
-    def batch_progress(self) -> BatchProgressView:
-        """Counters of batches: `current`, those of the current or last run, and `total`, those of all runs."""
-        return BatchProgressView(self.progress, self._earlier_batches)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Restore the counters of batches afterwards, for passes that leave no trace."""
-        counters = (self.progress, self._earlier_batches)
-        counts = [one.state_dict() for one in counters]
+        counts = self.progress.state_dict()
         try:
             yield
         finally:
-            for one, count in zip(counters, counts, strict=True):
-                one.load_state_dict(count)
-
-    @property
-    def max_batches(self) -> list[int | float]:
-        """Number of batches to take of each loader; `num_batches` as Lightning names it."""
-        return self.num_batches
+            self.progress.load_state_dict(counts)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
@@ -163,16 +148,14 @@ class EvaluationLoop:
             Whether any process has batches to run.
         """
         strategy, limits = run.strategy, [(self.limit_batches, self.limit_argument)]
-        source, given = evaluation_loaders(run, self.stage)
+        source, given = self.ask_for_loaders(run)
         if overfit is not None:
             given = [in_order(loader, self.stage) for loader in given]
             limits.append(overfit)
         self.loaders = given
-        if run.draws_as_lightning:
-            self._new_loaders = own_loaders(given)
         if self.use_distributed_sampler:
             self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
-        self.loaders = [handed_on(loader, strategy) for loader in self.loaders]
+        self.loaders = [with_changed_loaders(loader, strategy) for loader in self.loaders]
         self.given_loaders = as_given(source, self.loaders)
         self.num_batches = [
             min(count_share(loader, shared, *limit, strategy) for limit in limits)
@@ -181,17 +164,9 @@ class EvaluationLoop:
         has_batches = any(self.num_batches)
         return has_batches if strategy.num_data_ranks == 1 else any(strategy.all_gather(has_batches))
 
-    def replace_loaders(self, run: Run, loaders: list[Any], given: Any) -> None:
-        """Take loaders, as they are, in place of those that were asked for.
-
-        Args:
-            run: The run.
-            loaders: The loaders.
-            given: The collection of them.
-        """
-        self.loaders, self.given_loaders = list(loaders), given
-        limit = self.limit_batches, self.limit_argument
-        self.num_batches = [count_share(loader, loader, *limit, run.strategy) for loader in loaders]
+    def ask_for_loaders(self, run: Run) -> tuple[Any, list[Iterable[Any]]]:
+        """Return the loaders of the stage, as they were given and one by one in order; see `evaluation_loaders`."""
+        return evaluation_loaders(run, self.stage)
 
     def run(self, run: Run) -> Any:
         """Run the stage as a verb of its own. Collective.
@@ -254,23 +229,16 @@ class EvaluationLoop:
         rounds: list[int | float] | None = None
         if run.strategy.num_data_ranks > 1:
             rounds = agree_on_rounds(self.loaders, num_batches, run.strategy, self.stage)
-        self._earlier_batches.add(self.progress)
         self.progress.reset()
         if metrics is not None:
             metrics.start_epoch(self.stage, len(self.loaders), is_trial=is_trial)
-        iterator: Iterator[Any] | None = None
-        if run.draws_as_lightning:
-            self.begin_in_vain()
-            iterator = self._begun(run, 0, rounds is not None)
+        self.before_start(run, has_rounds=rounds is not None)
         hooks.start()
         hooks.epoch_start()
-        for dataloader_idx, loader in enumerate(self.loaders):
-            if iterator is None:
-                iterator = self._begun(run, dataloader_idx, rounds is not None)
-            batches = numbered(
-                loader, num_batches[dataloader_idx], draws_as_lightning=run.draws_as_lightning, iterator=iterator
+        for dataloader_idx in range(len(self.loaders)):
+            batches = self.iterate_loader(
+                run, dataloader_idx, num_batches[dataloader_idx], has_rounds=rounds is not None
             )
-            iterator = None
             if rounds is not None:
                 batches = in_rounds(batches, rounds[dataloader_idx], run.strategy)
             self._run_batches(run, hooks, batches, dataloader_idx)
@@ -286,15 +254,31 @@ class EvaluationLoop:
         hooks.end()
         return logged
 
-    def begin_in_vain(self) -> None:
-        """Begin new loaders that are not torch's, which may draw for that; see `Run.draws_as_lightning`."""
-        while self._new_loaders:
-            iter(self._new_loaders.pop(0))
+    def before_start(self, run: Run, *, has_rounds: bool) -> None:
+        """Do what comes before the stage's start hook: nothing, unless a subclass begins its loaders there.
 
-    def _begun(self, run: Run, dataloader_idx: int, has_rounds: bool) -> Iterator[Any]:
-        """Begin a loader. Collective if the processes take its batches in rounds."""
+        Args:
+            run: The run.
+            has_rounds: Whether the processes take the batches in rounds; then it is collective.
+        """
+
+    def iterate_loader(
+        self, run: Run, dataloader_idx: int, num_batches: int | float, *, has_rounds: bool
+    ) -> Iterator[tuple[int, Any, bool]]:
+        """Begin a loader, and return its batches, each with its index and whether it is the last.
+
+        Args:
+            run: The run.
+            dataloader_idx: Index of the loader.
+            num_batches: Number of batches to take.
+            has_rounds: Whether the processes take the batches in rounds; then it is collective.
+        """
         loader = self.loaders[dataloader_idx]
-        set_epoch(loader, run.epoch, of_datasets=not run.draws_as_lightning)
+        return numbered(loader, num_batches, iterator=self.begin_loader(run, loader, has_rounds=has_rounds))
+
+    def begin_loader(self, run: Run, loader: Any, *, has_rounds: bool, of_datasets: bool = True) -> Iterator[Any]:
+        """Tell a loader the epoch and begin it; see `set_epoch` and `iterate_loader`."""
+        set_epoch(loader, run.epoch, of_datasets=of_datasets)
         if has_rounds:
             prepare_orders(loader, run.strategy)
         return iter(loader)

@@ -21,16 +21,8 @@ from camshaft.loops.state.random_state import are_same, isolated_randomness
 from camshaft.loops.state.run import Run
 
 
-def check_sanity(run: Run, validation: ValidationLoop, num_steps: int, generators: Sequence[torch.Generator]) -> None:
-    """Validate some batches and forget everything: logged values, states of metrics, callbacks and data module, the
-    place in the data, random numbers, progress. Collective.
-
-    Of a callback and of the data module that is what they keep in checkpoints, and likewise of a validation loader's
-    dataset and samplers; of metrics, the state of every metric among the module's submodules. Worker processes that
-    would live on are stopped, since their state cannot be restored.
-
-    With `Run.draws_as_lightning` only logged values, metrics that were logged, the global random numbers and progress
-    are forgotten.
+def check_sanity(run: Run, validation: ValidationLoop, num_steps: int) -> None:
+    """Validate some batches, and forget logged values and progress. Collective.
 
     Hooks: on_sanity_check_start, those of validation, on_sanity_check_end.
 
@@ -38,14 +30,12 @@ def check_sanity(run: Run, validation: ValidationLoop, num_steps: int, generator
         run: The run.
         validation: The loop that validates in this fit.
         num_steps: Number of batches to take of each loader; -1 takes all.
-        generators: The loaders' own generators.
     """
-    with isolated_randomness() if run.draws_as_lightning else _isolated(run, validation, generators):
-        run.hooks.on_sanity_check_start()
-        validation.run_epoch(run, num_sanity_batches(validation, num_steps), is_trial=True)
-        run.hooks.on_sanity_check_end()
-        if run.metrics is not None:
-            run.metrics.discard()
+    run.hooks.on_sanity_check_start()
+    validation.run_epoch(run, num_sanity_batches(validation, num_steps), is_trial=True)
+    run.hooks.on_sanity_check_end()
+    if run.metrics is not None:
+        run.metrics.discard()
     validation.progress.reset()
 
 
@@ -55,8 +45,18 @@ def num_sanity_batches(validation: ValidationLoop, num_steps: int) -> list[int |
 
 
 @contextmanager
-def _isolated(run: Run, validation: ValidationLoop, generators: Sequence[torch.Generator]) -> Iterator[None]:
-    """Restore afterwards whatever has a state that has changed, by a copy of it; see `copied`."""
+def isolated_check(run: Run, validation: ValidationLoop, generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Restore afterwards whatever has a state that has changed, by a copy of it; see `copied`. Collective.
+
+    Of a callback and of the data module that is what they keep in checkpoints, and likewise of a validation loader's
+    dataset and samplers; of metrics, the state of every metric among the module's submodules; and random numbers.
+    Worker processes that would live on are stopped, since their state cannot be restored.
+
+    Args:
+        run: The run.
+        validation: The loop that validates.
+        generators: The loaders' own generators.
+    """
     loaders, metrics = validation.loaders, metric_states(run.module)
     parts = [part for loader in loaders for part in (getattr(loader, "dataset", None), *samplers_of(loader))]
     owners: list[Any] = [

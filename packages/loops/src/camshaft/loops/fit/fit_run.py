@@ -8,9 +8,8 @@ from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.messages import must_be
 from camshaft.loops.data.fit_data import FitData
-from camshaft.loops.data.loaders import set_epoch
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import check_sanity
 from camshaft.loops.fit.epoch import TrainingEpoch
@@ -20,15 +19,16 @@ from camshaft.loops.fit.resume import (
     classes_of,
     gradients_of,
     of_this_rank,
-    restore_gradients,
+    restore_moment,
+    restore_position,
     restore_training,
 )
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
 from camshaft.loops.optimization.mode import StandardOptimizationFactory, UpdateMode
 from camshaft.loops.optimization.schedulers import SchedulerSteps
 from camshaft.loops.optimization.settings import OptimizationSettings
-from camshaft.loops.state.metric_state import metric_states, restore_metric_states
-from camshaft.loops.state.random_state import random_state, restore_random_state
+from camshaft.loops.state.metric_state import metric_states
+from camshaft.loops.state.random_state import random_state
 from camshaft.loops.state.run import EpochState, Run
 
 
@@ -134,17 +134,16 @@ class FitRun:
         if run.order.train_start_first:
             self._begin_training()
         if run.checkpoint is not None:
-            self._restore_position(run.checkpoint)
+            restore_position(run, data, self._mode, progress)
         elif data.has_validation_batches and stopping.limits.num_sanity_val_steps:
             self._check_sanity()
         if not run.order.train_start_first:
-            data.begin_if_early()
+            data.prepare_first_epoch()
             self._begin_training()
         elif run.metrics is not None:
             run.metrics.enter("train", "epoch")
         if run.checkpoint is not None:
-            data.check_awaited()
-            self._restore_moment(run.checkpoint, is_inside_epoch=progress.is_inside_epoch)
+            restore_moment(run, data, is_inside_epoch=progress.is_inside_epoch)
         run.save_point()
         stopping.start_validation_clock()
         stopping.agree()
@@ -192,7 +191,7 @@ class FitRun:
             self._has_epoch_ended = False
             _reset(run.epoch_state)
             progress.epochs.ready += 1
-            set_epoch(data.loader, progress.current_epoch, of_datasets=not run.draws_as_lightning)
+            data.tell_epoch()
             if metrics is not None and not self._is_first_epoch:  # logs of `on_train_start` belong to the first epoch
                 metrics.start_epoch("train")
             run.hooks.on_train_epoch_start()
@@ -257,7 +256,7 @@ class FitRun:
         run = self._run
         if run.metrics is not None:
             run.metrics.start_epoch("train")
-        self._restore_moment(checkpoint, is_inside_epoch=False)
+        restore_moment(run, self.data, is_inside_epoch=False)
         if run.metrics is not None:
             run.metrics.moment = None
         self._final = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
@@ -294,11 +293,6 @@ class FitRun:
         return state
 
     @property
-    def is_manual(self) -> bool:
-        """True if the module optimizes by hand."""
-        return not getattr(self._run.module, "automatic_optimization", True)
-
-    @property
     def _mode(self) -> UpdateMode:
         assert self.mode is not None
         return self.mode
@@ -327,48 +321,10 @@ class FitRun:
         steps = self._stopping.limits.num_sanity_val_steps
         self.sanity_checking = True
         try:
-            check_sanity(self._run, self._validation, steps, self.data.generators)
+            with self.data.isolated():
+                check_sanity(self._run, self._validation, steps)
         finally:
             self.sanity_checking = False
-
-    def _restore_position(self, checkpoint: dict[str, Any]) -> None:
-        """Go to the checkpoint's place in the data, in the accumulation window and in the epoch.
-
-        Raises:
-            ValueError: If a loader cannot go on there.
-        """
-        run, data, mode, progress, fit = self._run, self.data, self._mode, self._progress, checkpoint["fit"]
-        batches = progress.batches
-        if "batches" in fit:
-            if batches.ready != batches.completed:
-                warn_user(
-                    f"The checkpoint was taken inside of batch {batches.ready - 1} of epoch {progress.current_epoch}, "
-                    "as after an error: that batch is left out, so the run differs from one that was not stopped. "
-                    "Resume from an earlier checkpoint to repeat it."
-                )
-            set_epoch(data.loader, progress.current_epoch, of_datasets=not run.draws_as_lightning)
-            if not fit.get("loaders", {}).get("is_replaced"):
-                data.batches.load_state_dict(fit["batches"], batches.ready)
-            elif batches.ready:
-                data.await_loader(fit["batches"], batches.ready)
-            if progress.is_inside_epoch:
-                mode.num_batches = data.num_batches
-                mode.load_state_dict(fit["optimization"])
-            else:
-                mode.load_accumulation(fit["optimization"])
-            restore_gradients(run, fit["gradients"])
-        if progress.is_inside_epoch:
-            for key, part in run.epoch_state.items():
-                part.load_state_dict(fit.get(key))
-
-    def _restore_moment(self, checkpoint: dict[str, Any], *, is_inside_epoch: bool) -> None:
-        """Restore metrics and random numbers, right before training goes on."""
-        run, fit = self._run, checkpoint["fit"]
-        if run.metrics is not None and fit["metrics"] is not None:
-            run.metrics.load_state_dict(fit["metrics"])
-            run.metrics.moment = "batch" if is_inside_epoch else "epoch"
-        restore_metric_states(run.module, fit["metric_states"])
-        restore_random_state(checkpoint["rng"], self.data.generators)
 
     def _validate(self) -> None:
         """Validate within an epoch. Hooks: on_validation_model_zero_grad, val_dataloader, those of validation."""

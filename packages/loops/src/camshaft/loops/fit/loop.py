@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import attrs
@@ -20,23 +19,8 @@ from camshaft.loops.fit.trial import in_trial, undone
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings
-from camshaft.loops.state.progress import BatchProgressView, EpochProgressView, FitProgress, UpdateProgressView
+from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run
-
-
-def _limit(name: str, doc: str) -> Any:
-    """Return a property for a number among the limits of a loop, which is checked when it is set."""
-
-    def set_(loop: FitLoop, value: Any) -> None:
-        loop.limits = loop.limits.with_number(name, value)
-
-    return property(attrgetter(f"limits.{name}"), set_, doc=doc)
-
-
-def _of_fit(path: str, default: Any, doc: str) -> Any:
-    """Return a property for an attribute of the current or latest run of a loop, with its value before the first."""
-    read = attrgetter(path)
-    return property(lambda loop: default if loop._fit is None else read(loop._fit), doc=doc)
 
 
 class FitLoop:
@@ -65,6 +49,9 @@ class FitLoop:
     required: ClassVar[tuple[str, ...]] = ("training_step", "configure_optimizers")
     defers_saves: ClassVar[bool] = True
 
+    data_class: ClassVar[type[FitData]] = FitData
+    """Class of the loaders of a fit; a subclass may ask for them, or begin them, in another way."""
+
     def __init__(
         self,
         limits: FitLimits | None = None,
@@ -87,7 +74,7 @@ class FitLoop:
         validation, on_sanity_check_end, on_train_start, those of the epochs, on_train_end, on_fit_end.
         """
         stopping = self._stopping
-        data = FitData(run, self.limits, self.validation, self.progress, self.loader_settings)
+        data = self.data_class(run, self.limits, self.validation, self.progress, self.loader_settings)
         fit = self._fit = FitRun(run, data, self.validation, stopping, previous=self._fit)
         try:
             self.limits.check_together()
@@ -103,7 +90,7 @@ class FitLoop:
             elif run.checkpoint is not None:
                 fit.restore_finished(run.checkpoint)
             else:
-                data.begin_if_early(is_read=False)
+                data.prepare_first_epoch(is_read=False)
             run.save_point()
             fit.release()
         finally:
@@ -185,20 +172,6 @@ class FitLoop:
     def max_epochs(self, value: int | None) -> None:
         self.limits = self.limits.with_number("max_epochs", value)
 
-    min_epochs: int | None = _limit("min_epochs", "Epochs that `should_stop` cannot cut short.")
-    max_steps: int = _limit("max_steps", "The largest number of updates; -1 if there is no limit.")
-    min_steps: int | None = _limit("min_steps", "Updates that `should_stop` cannot cut short.")
-
-    @property
-    def epoch_loop(self) -> FitLoop:
-        """The loop itself: Lightning keeps limits in steps, batches and validation in a loop of its own."""
-        return self
-
-    @property
-    def epoch_progress(self) -> EpochProgressView:
-        """Counters of epochs; setting them before a fit lets that one begin there."""
-        return EpochProgressView(self.progress)
-
     @property
     def settings(self) -> OptimizationSettings:
         """Settings of the updates; while a fit runs, those in force."""
@@ -262,30 +235,20 @@ class FitLoop:
             raise RuntimeError(must_be("optimizers", "set while a fit runs", optimizers, "FitLoop", action))
         self._fit.replace_optimizers(optimizers)
 
-    def replace_loader(self, loader: Any) -> None:
-        """Train on with another training loader, from the next epoch on. Do it in every process alike. Collective.
-
-        Args:
-            loader: The loader, or a collection of loaders, which is not shared out among processes; None asks data
-                module or module for it again.
-
-        Raises:
-            RuntimeError: If no fit has asked for its loaders.
-            TypeError, ValueError: As for the loaders of a fit.
-        """
-        if self.data is None or self.loader is None:
-            action = "Return it from `train_dataloader`."
-            raise RuntimeError(must_be("train loader", "replaced from `on_fit_start` on", loader, "FitLoop", action))
-        self.data.replace(loader)
-
     @property
     def optimization(self) -> ConfiguredOptimizers:
         """The optimizers and schedulers of the current or last fit; empty before the first."""
         return ConfiguredOptimizers([], []) if self._fit is None else self._fit.configured
 
-    sanity_checking: bool = _of_fit("sanity_checking", False, "True while the sanity check runs.")
-    _is_manual: bool = _of_fit("is_manual", False, "True if the latest fit's module optimizes by hand.")
-    has_ended: bool = _of_fit("has_ended", False, "True if the latest fit has come to the end of its training.")
+    @property
+    def sanity_checking(self) -> bool:
+        """True while the sanity check runs."""
+        return self._fit is not None and self._fit.sanity_checking
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the latest fit has come to the end of its training."""
+        return self._fit is not None and self._fit.has_ended
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -298,44 +261,25 @@ class FitLoop:
         arguments["limit_val_batches"] = self.validation.limit_batches
         return arguments
 
-    data: FitData | None = _of_fit("data", None, "The loaders of the current or last fit; None before the first.")
-    loader: Any = _of_fit(
-        "data.loader",
-        None,
-        "The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it.",
-    )
+    @property
+    def data(self) -> FitData | None:
+        """The loaders of the current or last fit; None before the first."""
+        return None if self._fit is None else self._fit.data
+
+    @property
+    def loader(self) -> Any:
+        """The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it."""
+        return None if self.data is None else self.data.loader
 
     @property
     def given_loader(self) -> Any:
         """The training loader in the structure in which it was given: one loader, or a collection of several."""
         return parts_of(self.loader)
 
-    num_batches: int | float = _of_fit(
-        "data.num_batches",
-        float("inf"),
-        "Batches of a training epoch; infinite if unknown, and before the fit has asked for the loader.",
-    )
-
     @property
-    def max_batches(self) -> int | float:
-        """The same. A number that is set counts from the next epoch on, until loaders are asked for again.
-
-        Raises:
-            RuntimeError: On setting it before the fit has asked for its loaders.
-        """
-        return self.num_batches
-
-    @max_batches.setter
-    def max_batches(self, value: int | float) -> None:
-        if self.data is None or self.loader is None:
-            action = "Set `limit_train_batches` of the trainer, or this in `on_train_start`."
-            raise RuntimeError(must_be("max_batches", "set when the loaders are there", value, "FitLoop", action))
-        self.data.num_batches = self.data.batches.num_batches = value
-
-    @property
-    def done(self) -> bool:
-        """True if a limit is reached or training is to stop, so that no further epoch begins."""
-        return self._stopping.is_done() or (self.loader is not None and self.num_batches == 0)
+    def num_batches(self) -> int | float:
+        """Batches of a training epoch; infinite if unknown, and before the fit has asked for the loader."""
+        return float("inf") if self.data is None else self.data.num_batches
 
     @property
     def num_batches_between_validations(self) -> int | float | None:
@@ -377,49 +321,3 @@ class FitLoop:
     def num_sanity_batches(self) -> list[int | float]:
         """Number of batches of each validation loader that the sanity check takes."""
         return num_sanity_batches(self.validation, self.limits.num_sanity_val_steps)
-
-    # names of Lightning's training epoch loop; see `epoch_loop`
-
-    @property
-    def val_loop(self) -> ValidationLoop:
-        """The loop that validates."""
-        return self.validation
-
-    @property
-    def global_step(self) -> int:
-        """Number of updates so far."""
-        return self.progress.global_step
-
-    @property
-    def _batches_that_stepped(self) -> int:
-        """Number of updates so far as loggers count them; set it to count on from another one."""
-        return self.progress.global_step + self.progress.logged_steps_ahead
-
-    @_batches_that_stepped.setter
-    def _batches_that_stepped(self, value: int) -> None:
-        self.progress.logged_steps_ahead = value - self.progress.global_step
-
-    @property
-    def batch_progress(self) -> BatchProgressView:
-        """Counters of training batches."""
-        return BatchProgressView(self.progress.batches, self.progress.earlier_batches, self.is_last_batch)
-
-    @property
-    def automatic_optimization(self) -> UpdateProgressView:
-        """Counters of automatic updates; the update itself is the business of `optimization`."""
-        return UpdateProgressView(self.progress, not self._is_manual)
-
-    @property
-    def manual_optimization(self) -> UpdateProgressView:
-        """Counters of updates of a module that optimizes by hand."""
-        return UpdateProgressView(self.progress, self._is_manual or self._fit is None)
-
-    @property
-    def batch_idx(self) -> int:
-        """Index of the training batch in its epoch; between epochs that of the last one, and -1 before the first."""
-        return self.progress.batches.ready - 1 if self.progress.is_inside_epoch else self.progress.last_batch_idx
-
-    @property
-    def total_batch_idx(self) -> int:
-        """Index of the training batch among those of all epochs; -1 before the first."""
-        return self.progress.earlier_batches.ready + self.progress.batches.ready - 1

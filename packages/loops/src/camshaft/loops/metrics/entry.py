@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import attrs
 import torch
 from torch import Tensor
 
@@ -16,17 +15,14 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Moment
 from camshaft.loops.metrics.values import (
     UNKNOWN_FUNCTION,
-    FunctionReduction,
     KeptTensors,
     ReduceFx,
     Reduction,
     Value,
     as_single_value,
     is_metric,
-    load_value,
-    reduction_for,
+    log_error,
     reduction_name,
-    save_value,
 )
 
 Asked = tuple[bool, bool | None, bool | None, bool | None, ReduceFx, bool | None, bool]
@@ -38,8 +34,7 @@ Key = tuple[str | None, str, int | None]
 _WHERE_TO_LOG = "called in a hook or step of training, validation or test, from its epoch's start to its epoch's end"
 
 
-@attrs.frozen
-class LogOptions:
+class LogOptions(NamedTuple):
     """Settings of a log call with defaults filled in, made once per name and hook of an epoch.
 
     `reduce_fx` is a user's function, or the name of a reduction, also for the function of torch or Python of that name.
@@ -64,7 +59,6 @@ class LogOptions:
             TypeError: If the name is not a string.
             ValueError: If neither step nor epoch is asked for, or a step where there is none.
         """
-        where = f"log({name!r})"
         if moment is None:
             where = "TrainingModule" if hook is None else hook
             raise RuntimeError(must_be("log", _WHERE_TO_LOG, name, where, "Move the call to such a hook."))
@@ -73,28 +67,21 @@ class LogOptions:
         prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx = asked
         if moment == "epoch" and on_step:
             action = "Leave `on_step` out, or log in a hook of a batch."
-            raise ValueError(must_be("on_step", "False outside of a batch", on_step, where, action))
+            raise log_error(name, "on_step", "False outside of a batch", on_step, action)
         of_step = moment == "batch" and stage == "train"
         on_step = of_step if on_step is None else bool(on_step)
         on_epoch = not of_step if on_epoch is None else bool(on_epoch)
         if not (on_step or on_epoch):
-            action = "Set one of them to True."
-            raise ValueError(must_be("on_step or on_epoch", "True", (on_step, on_epoch), where, action))
-        logger = True if logger is None else logger
+            raise log_error(name, "on_step or on_epoch", "True", (on_step, on_epoch), "Set one of them to True.")
+        logger = True if logger is None else bool(logger)
         reduce_fx = reduce_fx.lower() if isinstance(reduce_fx, str) else reduce_fx
         reduce_fx = reduction_name(reduce_fx) or reduce_fx
-        return cls(prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
+        sync_dist = None if sync_dist is None else bool(sync_dist)
+        return cls(bool(prog_bar), logger, on_step, on_epoch, reduce_fx, sync_dist, bool(add_dataloader_idx))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain values; None stands for a user's function."""
-        options = {name: None if value is None else bool(value) for name, value in attrs.asdict(self).items()}
-        return options | {"reduce_fx": self.reduce_fx if isinstance(self.reduce_fx, str) else None}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> LogOptions:
-        """Return the options that were saved, with `UNKNOWN_FUNCTION` for a user's. Nothing is imported by name."""
-        reduce_fx = UNKNOWN_FUNCTION if state["reduce_fx"] is None else state["reduce_fx"]
-        return cls(**{**state, "reduce_fx": reduce_fx})
+    def plain(self) -> LogOptions:
+        """Return the options as checkpoints and other processes hold them: `UNKNOWN_FUNCTION` for a user's."""
+        return self._replace(reduce_fx=UNKNOWN_FUNCTION) if callable(self.reduce_fx) else self
 
 
 class Entry:
@@ -147,13 +134,9 @@ class Entry:
         self.plain_name = name + suffix
         self.step_name = f"{name}_step{suffix}" if both else self.plain_name
         self.epoch_name = f"{name}_epoch{suffix}" if both else self.plain_name
-        if options.on_epoch and self._of_epoch is None:
-            self._of_epoch = self.new_reduction()
+        if options.on_epoch and self._of_epoch is None and not self.holds_metric:
+            self._of_epoch = Reduction(options.reduce_fx, name, self.kept.inspect)
         self.reduction = self._of_epoch if options.on_epoch else None
-
-    def new_reduction(self) -> Reduction | None:
-        """Return the reduction that collects the epoch's values."""
-        return reduction_for(self.options.reduce_fx, self.name, self.kept.inspect)
 
     def prepare(self, asked: Asked, options: LogOptions, moment: Moment | None) -> None:
         """Prepare for calls with other arguments than the latest.
@@ -161,22 +144,18 @@ class Entry:
         Raises:
             ValueError: If their settings differ from those of the epoch's first call.
         """
-        if options != self.options:
-            known = self.options
-            if known.reduce_fx is UNKNOWN_FUNCTION and callable(options.reduce_fx):
-                known = attrs.evolve(known, reduce_fx=options.reduce_fx)
-            before, now = attrs.asdict(known), attrs.asdict(options)
-            differing = next((field for field in before if before[field] != now[field]), None)
-            if differing is not None:
-                rule = f"the same in every call of an epoch ({before[differing]!r} at first)"
+        if self.options.reduce_fx == UNKNOWN_FUNCTION and callable(options.reduce_fx):
+            self.options = self.options._replace(reduce_fx=options.reduce_fx)
+        for field, before, now in zip(options._fields, self.options, options, strict=True):
+            if before != now:
+                rule = f"the same in every call of an epoch ({before!r} at first)"
                 where = f"log({self.name!r})" + ("" if self.hook is None else f" of {self.hook}")
-                action = "Log it under another name."
-                raise ValueError(must_be(differing, rule, now[differing], where, action))
-            self.options = known
-            if isinstance(self.reduction, FunctionReduction):
-                self.reduction.function = known.reduce_fx  # type: ignore[assignment]
+                raise ValueError(must_be(field, rule, now, where, "Log it under another name."))
+        reduction = self.reduction
+        if reduction is not None and reduction.function == UNKNOWN_FUNCTION and callable(options.reduce_fx):
+            reduction.function = options.reduce_fx
         self.asked, self.moment = asked, moment
-        self.needs_weight = moment == "batch" and self.reduction is not None and self.reduction.is_weighted
+        self.needs_weight = moment == "batch" and reduction is not None and reduction.is_weighted
 
     def keep(self, value: object) -> Value | None:
         """Return a logged value in a form that does not change; see `KeptTensors.keep`."""
@@ -190,8 +169,8 @@ class Entry:
         elif type(value) is float:
             return value
         elif is_metric(value):
-            rule = "a number or a tensor as at first"
-            raise TypeError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
+            action = "Log it under another name."
+            raise log_error(self.name, "value", "a number or a tensor as at first", value, action, TypeError)
         return kept.keep(value)
 
     def keep_graph(self, value: object) -> None:
@@ -201,12 +180,12 @@ class Entry:
             TypeError: If it is no tensor.
             ValueError: If it is not logged for the step.
         """
-        where = f"log({self.name!r})"
+        action = "Leave one of them out."
         if not isinstance(value, Tensor):
-            raise TypeError(must_be("value", "a tensor with enable_graph=True", value, where, "Leave one of them out."))
+            raise log_error(self.name, "value", "a tensor with enable_graph=True", value, action, TypeError)
         if not self.options.on_step:
             rule = "True with enable_graph=True, since values of epochs have no graph"
-            raise ValueError(must_be("on_step", rule, False, where, "Leave one of the two out."))
+            raise log_error(self.name, "on_step", rule, False, action)
         self.step_value = value.reshape(())
 
     @property
@@ -223,10 +202,10 @@ class Entry:
 
     def take_step_value(self) -> Value | None:
         """Return the value to send to loggers for a step; None if none was logged since the last time."""
-        if self.step_value is not None:
-            self._sent_value, self.step_value = self.step_value, None
-            return self.last_value
-        return None
+        if self.step_value is None:
+            return None
+        self._sent_value, self.step_value = self.step_value, None
+        return self.last_value
 
     def epoch_value(self) -> Value | None:
         """Return the value of the epoch so far; None if it has none."""
@@ -244,22 +223,19 @@ class Entry:
     @property
     def is_reducible(self) -> bool:
         """False in a resumed epoch until the user's function, or the metric, is passed to `log` again."""
-        return self.reduction is None or self.options.reduce_fx is not UNKNOWN_FUNCTION
-
-    def reset(self) -> None:
-        """Reset state outside of the log."""
+        return self.options.reduce_fx != UNKNOWN_FUNCTION
 
     def state_dict(self) -> dict[str, Any]:
-        """Return settings and values, as copies of tensors and plain values; changes nothing."""
+        """Return settings and values; changes nothing."""
         of_step = self.options.on_step
         return {
             "name": self.name,
             "hook": self.hook,
-            "options": self.options.state_dict(),
+            "options": self.options.plain()._asdict(),
             "is_metric": self.holds_metric,
-            "step_value": save_value(self.step_value) if of_step else None,
-            "sent_value": save_value(self._sent_value) if of_step else None,
-            "overtaken": sorted(name for name in self._superseded[0] if self.is_superseded(name)),
+            "step_value": self.step_value if of_step else None,
+            "sent_value": self._sent_value if of_step else None,
+            "superseded": sorted(name for name in self._superseded[0] if self.is_superseded(name)),
             "kept": self.kept.state_dict(),
             "reduction": None if self.reduction is None else self.reduction.state_dict(),
         }
@@ -267,9 +243,9 @@ class Entry:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Entry:
         """Return an entry of a training epoch as it was saved."""
-        entry = cls(state["name"], LogOptions.from_state(state["options"]), None, state["hook"])
-        entry.step_value, entry._sent_value = load_value(state["step_value"]), load_value(state["sent_value"])
-        entry.supersede(frozenset(state["overtaken"]))
+        entry = cls(state["name"], LogOptions(**state["options"]), None, state["hook"])
+        entry.step_value, entry._sent_value = state["step_value"], state["sent_value"]
+        entry.supersede(frozenset(state["superseded"]))
         entry.kept.load_state_dict(state["kept"])
         if entry.reduction is not None:
             entry.reduction.load_state_dict(state["reduction"])
@@ -299,7 +275,12 @@ class MetricEntry(Entry):
     holds_metric: ClassVar[bool] = True
 
     def __init__(
-        self, name: str, options: LogOptions, dataloader_idx: int | None, hook: str | None, metric: Any = None
+        self,
+        name: str,
+        options: LogOptions,
+        dataloader_idx: int | None = None,
+        hook: str | None = None,
+        metric: Any = None,
     ) -> None:
         super().__init__(name, options, dataloader_idx, hook)
         self.metric = metric
@@ -308,11 +289,7 @@ class MetricEntry(Entry):
         self._num_computed: tuple[int, ...] | None = None
         if options.reduce_fx != "mean":
             rule = "left out for a metric, which reduces its values itself"
-            raise ValueError(must_be("reduce_fx", rule, options.reduce_fx, f"log({name!r})", "Leave it out."))
-
-    def new_reduction(self) -> Reduction | None:
-        """Return None: the metric itself collects."""
-        return None
+            raise log_error(name, "reduce_fx", rule, options.reduce_fx, "Leave it out.")
 
     def keep(self, value: object) -> Value | None:
         """Return the metric's value of the batch; None if only the epoch's is asked for.
@@ -323,15 +300,14 @@ class MetricEntry(Entry):
         if value is not self.metric:
             if self.metric is not None or not is_metric(value):
                 rule = "the same metric in every call of an epoch"
-                raise ValueError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
+                raise log_error(self.name, "value", rule, value, "Log it under another name.")
             self.metric = value
         if not self.options.on_step:
             return None
         of_batch = getattr(self.metric, "_forward_cache", None)
         if of_batch is None:
             action = "Call `metric(...)` instead of `metric.update(...)`, or log with on_step=False, on_epoch=True."
-            rule = "a metric that was called with the batch"
-            raise ValueError(must_be("value", rule, value, f"log({self.name!r})", action))
+            raise log_error(self.name, "value", "a metric that was called with the batch", value, action)
         return Entry.keep(self, of_batch)  # hot path: `super()` costs more
 
     def epoch_value(self) -> Value | None:
@@ -355,16 +331,11 @@ class MetricEntry(Entry):
         """See `Entry`."""
         return self.metric is not None
 
-    def reset(self) -> None:
-        """Reset the metric for the next epoch."""
-        if self.metric is not None:
-            self.metric.reset()
-
     def _checked(self, result: Any) -> Value:
         value = as_single_value(result)
         if value is None:
-            rule, action = "a metric that computes one number", "Compute it yourself and log its parts."
-            raise ValueError(must_be("value", rule, result, f"log({self.name!r})", action))
+            action = "Compute it yourself and log its parts."
+            raise log_error(self.name, "value", "a metric that computes one number", result, action)
         return value
 
 
@@ -410,10 +381,7 @@ def _parts(metric: Any) -> list[Any]:
 @contextmanager
 def _changed(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
     """Set attributes of metrics for the duration of a `with` statement."""
-    before = [
-        (vars(part), {name: vars(part)[name] for name in changed if name in vars(part)}, changed)
-        for part, changed in changes
-    ]
+    before = [(vars(part), dict(vars(part)), changed) for part, changed in changes]
     for own, _, changed in before:
         own.update(changed)
     try:
@@ -422,7 +390,7 @@ def _changed(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
         for own, values, changed in before:
             for name in changed:
                 own.pop(name, None)
-            own.update(values)
+            own.update({name: values[name] for name in changed if name in values})
 
 
 def _has_default_sync(part: Any) -> bool:

@@ -5,30 +5,23 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import attrs
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.loops.metrics.entry import Asked, Entry, Key, LogOptions, MetricEntry
-from camshaft.loops.metrics.values import Value, is_metric, to_floats
-
-if TYPE_CHECKING:
-    from camshaft.loops.metrics.exchange import MetricExchange
+from camshaft.loops.metrics.values import Value, is_metric, log_error, to_floats
 
 Reader = Literal["to_callbacks", "to_loggers", "to_progress_bars"]
 
+StepRow = tuple[int, dict[Entry, Value]]
+"""The values that one evaluation batch logged; the number of previous batches of its loader that logged anything."""
 
-@attrs.frozen(eq=False, repr=False)
-class LiveValue:
-    """The present value of an entry.
 
-    Attributes:
-        entry: The entry.
-        value: A detached tensor of shape (), or a number.
-        of_epoch: Whether it is the epoch's so far, else the latest step's.
-    """
+class EntryValue(NamedTuple):
+    """The present value of an entry: of its latest step, or of its epoch so far."""
 
     entry: Entry
     value: Value
@@ -38,23 +31,6 @@ class LiveValue:
     def name(self) -> str:
         """The name under which loggers and progress bars get it."""
         return self.entry.epoch_name if self.of_epoch else self.entry.step_name
-
-    def is_latest(self, name: str) -> bool:
-        """Return whether no other stage has published a name since."""
-        return self.of_epoch or not self.entry.is_superseded(name)
-
-
-@attrs.frozen(eq=False, repr=False)
-class StepRow:
-    """The values that one evaluation batch logged for itself.
-
-    Attributes:
-        step: Number of previous batches of its loader that logged anything.
-        values: By the names under which loggers get them.
-    """
-
-    step: int
-    values: dict[str, Value]
 
 
 @attrs.define(eq=False, repr=False)
@@ -87,8 +63,8 @@ class EpochLog:
     latest: dict[str, Entry] = attrs.field(factory=dict, init=False)
     step_rows: list[StepRow] = attrs.field(factory=list, init=False)
     held_rows: list[StepRow] = attrs.field(factory=list, init=False)
-    reduced: list[LiveValue] | None = attrs.field(default=None, init=False)
-    _row: StepRow | None = attrs.field(default=None, init=False)
+    reduced: list[EntryValue] | None = attrs.field(default=None, init=False)
+    _is_new_step: bool = attrs.field(default=True, init=False)
 
     def entry_for(
         self, name: str, value: object, asked: Asked, moment: Moment | None, hook: str | None, dataloader_idx: int
@@ -96,8 +72,8 @@ class EpochLog:
         """Return the entry for a call whose arguments differ from those of the latest one of its name.
 
         Raises:
-            RuntimeError, TypeError, ValueError: See `LogOptions.resolve`, `Entry.prepare` and `reduction_for`; or if
-                one name would stand for values of several loaders.
+            RuntimeError, TypeError, ValueError: See `LogOptions.resolve`, `Entry.prepare` and `Reduction`; or if one
+                name would stand for values of several loaders.
         """
         key = hook, name, dataloader_idx if moment == "batch" and self.num_dataloaders > 1 else None
         entry = self.entries.get(key)
@@ -105,9 +81,8 @@ class EpochLog:
             options = LogOptions.resolve(name, asked, self.stage, moment if self.stage else None, hook)
             if entry is None:
                 if not options.add_dataloader_idx and any((hook, name) == known[:2] for known in self.entries):
-                    rule = "True, or the name one of its own for each loader"
-                    action = "Put the loader's name into the name."
-                    raise ValueError(must_be("add_dataloader_idx", rule, False, f"log({name!r})", action))
+                    rule, action = "True, or the name one of its own for each loader", "Put the loader's name into it."
+                    raise log_error(name, "add_dataloader_idx", rule, False, action)
                 if is_metric(value):
                     entry = MetricEntry(name, options, key[2], hook, value)
                 else:
@@ -117,7 +92,7 @@ class EpochLog:
                 entry.take(options)
                 self.add(entry)
             elif not self.is_shared:  # with one process `sync_dist` says nothing
-                options = attrs.evolve(options, sync_dist=entry.options.sync_dist)
+                options = options._replace(sync_dist=entry.options.sync_dist)
             entry.prepare(asked, options, moment)
         self.latest[name] = entry
         return entry
@@ -156,63 +131,67 @@ class EpochLog:
     def begin_step(self, dataloader_idx: int) -> None:
         """Count a new batch that logs something."""
         self.num_steps[dataloader_idx] = self.num_steps.get(dataloader_idx, 0) + 1
-        self._row = None
+        self._is_new_step = True
 
     def add_step_value(self, entry: Entry, value: Value, dataloader_idx: int) -> None:
         """Keep the value of an evaluation batch, to be sent to loggers together with others."""
-        if self._row is None:
-            self._row = StepRow(self.num_steps[dataloader_idx] - 1, {})
-            self.step_rows.append(self._row)
-        self._row.values[entry.step_name] = value
+        if self._is_new_step:
+            self.step_rows.append((self.num_steps[dataloader_idx] - 1, {}))
+            self._is_new_step = False
+        self.step_rows[-1][1][entry] = value
 
     def take_step_rows(self) -> list[StepRow]:
         """Return the rows to send, once; those with values that are reduced over processes are held back."""
-        rows, self.step_rows, self._row = self.step_rows, [], None
+        rows, self.step_rows, self._is_new_step = self.step_rows, [], True
         if not self.is_shared:
             return rows
-        shared = {entry.step_name for entry in self.entries.values() if entry.options.sync_dist is True}
-        held = [row for row in rows if not shared.isdisjoint(row.values)]
-        numbers = iter(to_floats([value for row in held for value in row.values.values()]))
-        self.held_rows += [StepRow(row.step, {name: next(numbers) for name in row.values}) for row in held]
-        return [row for row in rows if shared.isdisjoint(row.values)]
+        by_sharing: dict[bool, list[StepRow]] = {True: [], False: []}
+        for row in rows:
+            by_sharing[any(entry.options.sync_dist is True for entry in row[1])].append(row)
+        self.held_rows += with_numbers(by_sharing[True])
+        return by_sharing[False]
 
     # reading
 
-    def live(self, *, with_epoch: bool) -> list[LiveValue]:
-        """Return the values of the latest steps, then, if asked for, those of the epoch so far."""
-        entries = self.entries.values()
-        of_steps = [entry for entry in entries if entry.options.on_step]
-        values = [LiveValue(entry, value, False) for entry in of_steps if (value := entry.last_value) is not None]
-        if with_epoch:
-            values += [LiveValue(entry, value, True) for entry in entries if (value := entry.epoch_value()) is not None]
-        return values
+    def take_step_values(self) -> list[tuple[Entry, Value]]:
+        """Return the values of training steps to send to loggers, once."""
+        taken = [(entry, entry.take_step_value()) for entry in self.entries.values() if entry.options.on_step]
+        return [(entry, value) for entry, value in taken if value is not None and entry.options.logger]
 
-    def read(self, reader: Reader, values: Iterable[LiveValue]) -> dict[str, Value]:
+    def live(self, *, with_epoch: bool) -> list[EntryValue]:
+        """Return the values of the latest steps, then, if asked for, those of the epoch so far."""
+        entries = list(self.entries.values())
+        values = [(entry, entry.last_value, False) for entry in entries if entry.options.on_step]
+        if with_epoch:
+            values += [(entry, entry.epoch_value(), True) for entry in entries]
+        return [EntryValue(entry, value, of_epoch) for entry, value, of_epoch in values if value is not None]
+
+    def read(self, reader: Reader, values: Iterable[EntryValue]) -> dict[str, Value]:
         """Return those of the values that a reader gets, by the names that it gets.
 
         Callbacks get values of epochs, and of training steps, under their plain names too; loggers and progress bars
         get what is logged for them.
         """
         read: dict[str, Value] = {}
-        for live in values:
-            options, names = live.entry.options, [live.name]
+        for each in values:
+            entry, names = each.entry, [each.name]
             if reader == "to_callbacks":
-                is_read = live.of_epoch or self.stage == "train"
-                names.insert(0, live.entry.plain_name)
+                is_read = each.of_epoch or self.stage == "train"
+                names.insert(0, entry.plain_name)
             else:
-                is_read = options.logger if reader == "to_loggers" else options.prog_bar
+                is_read = entry.options.logger if reader == "to_loggers" else entry.options.prog_bar
             if is_read:
-                read |= {name: live.value for name in names if live.is_latest(name)}
+                read |= {name: each.value for name in names if each.of_epoch or not entry.is_superseded(name)}
         return read
 
-    def merge(self, reader: Reader, values: Sequence[LiveValue], published: dict[str, Value]) -> dict[str, Value]:
+    def merge(self, reader: Reader, values: Sequence[EntryValue], published: dict[str, Value]) -> dict[str, Value]:
         """Return published values with those of this epoch; names of training steps go before its validations'."""
-        of_steps = [live for live in values if self.stage == "train" and not live.of_epoch]
+        of_steps = [each for each in values if self.stage == "train" and not each.of_epoch]
         return self.read(reader, of_steps) | published | self.read(reader, values)
 
-    def supersede(self, values: Iterable[LiveValue]) -> None:
+    def supersede(self, values: Iterable[EntryValue]) -> None:
         """Let values of another stage's epoch replace those of previous steps of the same names."""
-        names = frozenset(name for live in values if live.of_epoch for name in (live.entry.plain_name, live.name))
+        names = frozenset(name for each in values if each.of_epoch for name in (each.entry.plain_name, each.name))
         for entry in self.entries.values():
             if entry.options.on_step and not names.isdisjoint((entry.plain_name, entry.step_name)):
                 entry.supersede(names)
@@ -220,7 +199,8 @@ class EpochLog:
     def reset(self) -> None:
         """Reset the metrics that were logged."""
         for entry in self.entries.values():
-            entry.reset()
+            if isinstance(entry, MetricEntry) and entry.metric is not None:
+                entry.metric.reset()
 
     def warn_of_lost_values(self) -> None:
         """Warn of values of a resumed epoch that cannot be reduced, before they are left out."""
@@ -234,7 +214,7 @@ class EpochLog:
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a training epoch has logged so far, as copies of tensors and plain values."""
+        """Return what a training epoch has logged so far."""
         return {"entries": [entry.state_dict() for entry in self.entries.values()], "num_steps": dict(self.num_steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -244,6 +224,12 @@ class EpochLog:
             self.add((MetricEntry if saved["is_metric"] else Entry).from_state(saved))
         self.latest.clear()  # so that the next call for each name compares its options with those of the state
         self.num_steps = dict(state["num_steps"])
+
+
+def with_numbers(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Return rows with their values as numbers, in one transfer. Waits for the devices."""
+    numbers = to_floats({(idx, entry): value for idx, (_, row) in enumerate(rows) for entry, value in row.items()})
+    return [(step, {entry: numbers[idx, entry] for entry in row}) for idx, (step, row) in enumerate(rows)]
 
 
 # loggers
@@ -313,19 +299,6 @@ class LoggerSender:
         every = self.every_n_steps
         self.next_send = (self.step // every + 1) * every if every and self.loggers else math.inf
 
-    def send_step(self, epoch: EpochLog, exchange: MetricExchange | None) -> None:
-        """Send what training steps logged since the last time. Collective if any process reduces values of steps."""
-        self.schedule()
-        taken = [
-            (entry, value)
-            for entry in epoch.entries.values()
-            if entry.options.on_step and (value := entry.take_step_value()) is not None and entry.options.logger
-        ]
-        values = {entry.step_name: value for entry, value in taken}
-        if exchange is not None:
-            values |= exchange.reduce_step([each for each in taken if each[0].options.sync_dist is True])
-        self.send(values, in_training=True)
-
     def send(self, values: Mapping[str, Value], *, in_training: bool) -> None:
         """Send values of training steps or of an epoch, in one transfer.
 
@@ -334,7 +307,7 @@ class LoggerSender:
         """
         if not values or not self.writes:
             return
-        metrics = dict(zip(values, to_floats(list(values.values())), strict=True))
+        metrics = to_floats(values)
         if "step" in metrics:
             step = int(metrics.pop("step"))
         else:
@@ -344,11 +317,8 @@ class LoggerSender:
 
     def send_rows(self, rows: Sequence[StepRow]) -> None:
         """Send values of evaluation batches, in one transfer; their step counts these batches."""
-        if not self.writes:
-            return
-        numbers = iter(to_floats([value for row in rows for value in row.values.values()]))
-        for row in rows:
-            self._log({name: next(numbers) for name in row.values}, row.step)
+        for step, row in with_numbers(rows) if self.writes else ():
+            self._log({entry.step_name: float(value) for entry, value in row.items()}, step)
 
     def save(self) -> None:
         """Let loggers write what they buffer."""
@@ -369,24 +339,21 @@ class LoggerSender:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the schedule, as plain values."""
-        next_send = None if self.next_send == math.inf else self.next_send
-        return {"log_every_n_steps": self.every_n_steps, "next_send": next_send}
+        return {"log_every_n_steps": self.every_n_steps, "next_send": self.next_send}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue a schedule, unless the interval has changed."""
-        is_same = state["log_every_n_steps"] == self.every_n_steps and self.next_send != math.inf
-        if is_same and state["next_send"] is not None:
+        if state["log_every_n_steps"] == self.every_n_steps and math.inf not in (self.next_send, state["next_send"]):
             self.next_send = state["next_send"]
 
 
 def _takes_keywords(log_metrics: Callable[..., Any]) -> bool:
     """Return whether a logger's method takes `metrics` and `step` by name; loggers of 0.5 take them by position."""
-    if not inspect.isroutine(log_metrics):
-        return True  # such as a mock, which would record that its signature was read
     try:
-        inspect.signature(log_metrics).bind(metrics={}, step=0)
+        if inspect.isroutine(log_metrics):  # no mock, which would record that its signature was read
+            inspect.signature(log_metrics).bind(metrics={}, step=0)
     except TypeError:
         return False
     except ValueError:  # no signature can be read
-        return True
+        pass
     return True

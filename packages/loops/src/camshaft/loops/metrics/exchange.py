@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import attrs
 import torch
 from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops.metrics.entry import Entry, Key, LogOptions, MetricEntry
-from camshaft.loops.metrics.epoch import EpochLog, LiveValue, StepRow
+from camshaft.loops.metrics.epoch import EntryValue, EpochLog, StepRow
 from camshaft.loops.metrics.values import (
     FOLDS,
     UNKNOWN_FUNCTION,
-    FunctionReduction,
     Part,
+    Reduction,
     Value,
     as_tensor,
     result_dtype,
@@ -27,6 +26,9 @@ from camshaft.loops.metrics.values import (
 )
 
 T = TypeVar("T")
+
+Place = str | int
+"""Of the values of an entry: "step" for its latest one, "epoch" for those of the epoch, or the step of a row."""
 
 
 class MetricMismatchError(ValueError):
@@ -44,56 +46,25 @@ class MetricMismatchError(ValueError):
         super().__init__(f"`{field}` must be {rule}, but got {got} in log({name!r}). {action}")
 
 
-@attrs.frozen(eq=False, repr=False)
-class Record:
-    """One process's entry for one name, as it is sent to the others, without its values.
+class Record(NamedTuple):
+    """One process's entry for one name, as it is sent to the others.
 
     Attributes:
         key: The key of its entry.
-        options: Settings of its calls; "own" stands for a user's function.
-        function: Qualified name of a user's function; None for others, and if it is not known after a resume.
+        options: Settings of its calls; `UNKNOWN_FUNCTION` stands for a user's function.
         is_metric: Whether it is a torchmetrics metric.
-        path: Name of the metric among the module's submodules; None if it is none, or not known after a resume.
-        is_known: Whether this process has the metric, or the function.
+        source: Qualified name of a user's function, or path of the metric among the module's submodules; empty where
+            there is none, and None if the function or metric is not known after a resume.
         is_current: Whether the metric was not updated since it was last computed.
+        parts: Contributions to values that are reduced over processes.
     """
 
     key: Key
     options: LogOptions
-    function: str | None
     is_metric: bool
-    path: str | None
-    is_known: bool
+    source: str | None
     is_current: bool
-
-    @classmethod
-    def of(cls, entry: Entry, paths: Mapping[int, str]) -> Record:
-        """Return the record of an entry; `paths` has names of submodules by their identity."""
-        options, label = entry.options, None
-        if callable(options.reduce_fx):
-            if options.reduce_fx is not UNKNOWN_FUNCTION:
-                name = getattr(options.reduce_fx, "__qualname__", None) or type(options.reduce_fx).__qualname__
-                label = f"{getattr(options.reduce_fx, '__module__', '')}.{name}"
-            options = attrs.evolve(options, reduce_fx="own")
-        metric = entry.metric if isinstance(entry, MetricEntry) else None
-        return cls(
-            key=entry.key,
-            options=options,
-            function=label,
-            is_metric=entry.holds_metric,
-            path=None if metric is None else paths.get(id(metric)),
-            is_known=entry.is_reducible,
-            is_current=isinstance(entry, MetricEntry) and entry.is_current,
-        )
-
-    def new_entry(self) -> Entry:
-        """Return an entry without any value, for a name that only other processes logged."""
-        (hook, name, dataloader_idx), options = self.key, self.options
-        if self.is_metric:
-            return MetricEntry(name, options, dataloader_idx, hook, None)
-        if options.reduce_fx == "own":
-            options = attrs.evolve(options, reduce_fx=UNKNOWN_FUNCTION)
-        return Entry(name, options, dataloader_idx, hook)
+    parts: dict[Place, Part]
 
     @property
     def is_shared(self) -> bool:
@@ -101,15 +72,14 @@ class Record:
         options = self.options
         return options.sync_dist is not False and (options.on_epoch or options.sync_dist is True)
 
+    def new_entry(self) -> Entry:
+        """Return an entry without any value, for a name that only other processes logged."""
+        hook, name, dataloader_idx = self.key
+        return (MetricEntry if self.is_metric else Entry)(name, self.options, dataloader_idx, hook)
+
 
 Records = Mapping[Key, Mapping[int, Record]]
 """Records of each name by rank, names in the order of the first process that has them."""
-
-Place = tuple[Key, str | int]
-"""The key of an entry, and "step" for its latest value, "epoch" for its values of the epoch, or the step of a row."""
-
-Parts = Mapping[Place, Part]
-"""One process's contributions to values that are reduced over processes."""
 
 
 class MetricExchange:
@@ -133,7 +103,7 @@ class MetricExchange:
         data_ranks = [data_rank for data_rank, _ in gathered]
         return [(each, data_ranks.index(data_rank) == rank) for rank, (data_rank, each) in enumerate(gathered)]
 
-    def reduce_epoch(self, epoch: EpochLog) -> list[LiveValue]:
+    def reduce_epoch(self, epoch: EpochLog) -> list[EntryValue]:
         """Return an epoch's values, and those of its latest steps, as `EpochLog.live` does. Collective.
 
         The epoch has entries for names that only other processes logged from then on.
@@ -146,21 +116,22 @@ class MetricExchange:
         paths: dict[int, str] = {}
         if self._module is not None and any(entry.holds_metric for entry in entries):
             paths = {id(submodule): path for path, submodule in self._module.named_modules()}
-        records, parts = self._exchange([Record.of(entry, paths) for entry in entries], _epoch_parts(epoch))
-        if epoch.stage == "train":
-            self._note_steps(records)
-        for key, of_name in records.items():
-            first = next(iter(of_name.values()))
+        records = self._exchange(
+            [_record(entry, _epoch_parts(entry, epoch.held_rows), paths) for entry in entries],
+            may_share_steps=epoch.stage == "train",
+        )
+        for key, by_rank in records.items():
+            first = next(iter(by_rank.values()))
             if key not in epoch.entries and first.is_shared:
                 epoch.add(first.new_entry())
-        self._compute_metrics(records, epoch)
-        reduced = self._reduce(records, parts, epoch.entries)
+        self._compute_metrics(records, epoch.entries)
+        reduced = self._reduce(records, epoch.entries)
         epoch.held_rows = _reduced_rows(epoch, reduced)
         entries = [epoch.entries[key] for key in records if key in epoch.entries]
         values = [
-            (entry, of_epoch, _value_of(entry, reduced, of_epoch)) for of_epoch in (False, True) for entry in entries
+            (entry, _value_of(entry, reduced, of_epoch), of_epoch) for of_epoch in (False, True) for entry in entries
         ]
-        return [LiveValue(entry, value, of_epoch) for entry, of_epoch, value in values if value is not None]
+        return [EntryValue(entry, value, of_epoch) for entry, value, of_epoch in values if value is not None]
 
     def reduce_step(self, taken: Sequence[tuple[Entry, Value]]) -> dict[str, Value]:
         """Return the values of a training step that are reduced over processes, by the names of steps. Collective.
@@ -180,84 +151,82 @@ class MetricExchange:
                     "of steps of the first process alone. Log it from the first step on."
                 )
             return {}
-        entries: dict[Key, Entry] = {entry.key: entry for entry, _ in taken}
-        own_parts: dict[Place, Part] = {(entry.key, "step"): _step_part(entry, value) for entry, value in taken}
-        records, parts = self._exchange([Record.of(entry, {}) for entry, _ in taken], own_parts)
-        self._note_steps(records)
-        for key, of_name in records.items():
-            if key not in entries:
-                entries[key] = next(iter(of_name.values())).new_entry()
-        reduced = self._reduce(records, parts, entries)
-        return {entries[key].step_name: value for (key, _), value in reduced.items()}
+        own = [_record(entry, {"step": _step_part(entry, value)}) for entry, value in taken]
+        records = self._exchange(own, may_share_steps=True)
+        entries = {key: next(iter(by_rank.values())).new_entry() for key, by_rank in records.items()}
+        entries |= {entry.key: entry for entry, _ in taken}
+        return {entries[key].step_name: value for (key, _), value in self._reduce(records, entries).items()}
 
-    def _exchange(self, records: Sequence[Record], parts: Mapping[Place, Part]) -> tuple[Records, list[Parts]]:
-        """Return the records of all processes, and the parts of those that count. Collective.
+    def _exchange(self, own: Sequence[Record], *, may_share_steps: bool) -> Records:
+        """Return the records of all processes, those that do not count without their parts. Collective.
 
         Raises:
             MetricMismatchError: If processes logged a name in different ways; the same on each of them.
         """
-        gathered = self.gather((records, _on_host(parts)))
-        return _by_key([of_rank for (of_rank, _), _ in gathered]), [own for (_, own), counts in gathered if counts]
+        by_key: dict[Key, dict[int, Record]] = {}
+        for rank, (of_rank, counts) in enumerate(self.gather(_on_host(own))):
+            for record in of_rank:
+                by_key.setdefault(record.key, {})[rank] = record if counts else record._replace(parts={})
+        for by_rank in by_key.values():
+            _check_same(by_rank)
+        if may_share_steps:
+            options = [record.options for by_rank in by_key.values() for record in by_rank.values()]
+            self._shares_steps = any(each.on_step and each.sync_dist is True for each in options)
+        return by_key
 
-    def _note_steps(self, records: Records) -> None:
-        options = [record.options for of_name in records.values() for record in of_name.values()]
-        self._shares_steps = any(each.on_step and each.sync_dist is True for each in options)
-
-    def _compute_metrics(self, records: Records, epoch: EpochLog) -> None:
+    def _compute_metrics(self, records: Records, entries: Mapping[Key, Entry]) -> None:
         """Compute the metrics that any process has updated since they were last computed. Collective."""
-        for key, of_name in records.items():
-            first, known = next(iter(of_name.values())), [rank for rank, each in of_name.items() if each.is_known]
-            if not (first.is_metric and first.options.on_epoch and first.is_shared and known):
+        for key, by_rank in records.items():
+            first = next(iter(by_rank.values()))
+            paths = {rank: record.source for rank, record in by_rank.items() if record.source is not None}
+            if not (first.is_metric and first.options.on_epoch and first.is_shared and paths):
                 continue  # without any that knows it: a resumed epoch in which no process has logged it again
-            entry = epoch.entries[key]
+            entry = entries[key]
             assert isinstance(entry, MetricEntry)
-            if len(known) < self._strategy.world_size:
-                path = self._path_of(of_name, known)
+            if len(paths) < self._strategy.world_size:
+                path = self._common_path(first.key[1], paths)
                 if entry.metric is None:
                     assert self._module is not None
                     entry.metric = self._module.get_submodule(path)
-            elif all(record.is_current for record in of_name.values()):
+            elif all(record.is_current for record in by_rank.values()):
                 continue
             entry.compute_of_all(self.gather)
 
-    def _path_of(self, records: Mapping[int, Record], known: Sequence[int]) -> str:
-        """Return the name of the submodule that is a metric which not every process has logged."""
-        paths = {rank: records[rank].path for rank in known}
-        path = paths[known[0]]
-        if path is None or len(set(paths.values())) > 1:
+    def _common_path(self, name: str, paths: Mapping[int, str]) -> str:
+        """Return the path of the submodule that is a metric which not every process has logged."""
+        path, *others = set(paths.values())
+        if not path or others:
             lacking = next(rank for rank in range(self._strategy.world_size) if rank not in paths)
             rule = f"logged on all ranks, or be one and the same attribute of the module (rank {lacking} lacks it)"
             action = "Assign the metric to an attribute of the module."
-            raise MetricMismatchError(records[known[0]].key[1], "value", paths, rule, action)
+            raise MetricMismatchError(name, "value", {rank: path or None for rank, path in paths.items()}, rule, action)
         return path
 
-    def _reduce(self, records: Records, of_ranks: Sequence[Parts], entries: Mapping[Key, Entry]) -> dict[Place, Value]:
+    def _reduce(self, records: Records, entries: Mapping[Key, Entry]) -> dict[tuple[Key, Place], Value]:
         """Return the reduced values. Collective a second time if any is reduced by a user's function."""
-        by_place: dict[Place, list[Part]] = {}
-        for of_rank in of_ranks:
-            for place, part in of_rank.items():
-                by_place.setdefault(place, []).append(part)
-        values: dict[Place, Value] = {}
-        unreduced: dict[Place, list[Part]] = {}
-        for place, parts in by_place.items():
-            reduction = str(next(iter(records[place[0]].values())).options.reduce_fx)
-            if reduction == "own":
-                unreduced[place] = parts
-            else:
-                values[place] = _merge(reduction, parts)
+        values: dict[tuple[Key, Place], Value] = {}
+        unreduced: dict[tuple[Key, Place], list[Part]] = {}
+        for key, by_rank in records.items():
+            reduce_fx = str(next(iter(by_rank.values())).options.reduce_fx)
+            for place in dict.fromkeys(place for record in by_rank.values() for place in record.parts):
+                parts = [record.parts[place] for record in by_rank.values() if place in record.parts]
+                if reduce_fx == UNKNOWN_FUNCTION:
+                    unreduced[key, place] = parts
+                else:
+                    values[key, place] = _merge(reduce_fx, parts)
         return values | self._apply_functions(unreduced, records, entries) if unreduced else values
 
     def _apply_functions(
-        self, unreduced: Mapping[Place, list[Part]], records: Records, entries: Mapping[Key, Entry]
-    ) -> dict[Place, Value]:
+        self, unreduced: Mapping[tuple[Key, Place], list[Part]], records: Records, entries: Mapping[Key, Entry]
+    ) -> dict[tuple[Key, Place], Value]:
         """Apply each function on the first process that has it, and send the results to the others. Collective."""
-        applied: dict[Place, tuple[float, Any]] = {}
+        applied: dict[tuple[Key, Place], tuple[float, torch.dtype | None]] = {}
         failure: Exception | None = None
-        for place, parts in unreduced.items():
-            ranks = [rank for rank, record in records[place[0]].items() if record.function is not None]
+        for (key, place), parts in unreduced.items():
+            ranks = [rank for rank, record in records[key].items() if record.source is not None]
             if ranks[:1] == [self._strategy.global_rank]:
                 try:
-                    applied[place] = _apply(entries[place[0]], parts)
+                    applied[key, place] = _apply(entries[key], parts)
                 except Exception as error:
                     failure = failure or error
         text = None if failure is None else f"{type(failure).__name__}: {failure}"
@@ -271,58 +240,62 @@ class MetricExchange:
         return {place: _as_value(*sent) for of_rank, _ in gathered for place, sent in of_rank.items()}
 
 
-def _by_key(of_ranks: Sequence[Sequence[Record]]) -> Records:
-    """Return the records of each name. Raises as `MetricExchange._exchange`."""
-    records: dict[Key, dict[int, Record]] = {}
-    for rank, of_rank in enumerate(of_ranks):
-        for record in of_rank:
-            records.setdefault(record.key, {})[rank] = record
-    for (_, name, _), of_name in records.items():
-        rule, action = "the same on all ranks", "Log it with the same arguments everywhere, or under another name."
-        kinds = {rank: "a metric" if record.is_metric else "a number" for rank, record in of_name.items()}
-        if len(set(kinds.values())) > 1:
-            raise MetricMismatchError(name, "value", kinds, rule, "Log it under another name.")
-        is_resumed = any(record.function is None and not record.is_known for record in of_name.values())
-        for field in attrs.fields_dict(LogOptions):
-            asked = {rank: getattr(record.options, field) for rank, record in of_name.items()}
-            if field == "reduce_fx" and not is_resumed:
-                asked = {rank: record.function or asked[rank] for rank, record in of_name.items()}
-            if len(set(asked.values())) > 1:
-                raise MetricMismatchError(name, field, asked, rule, action)
-    return records
+def _record(entry: Entry, parts: dict[Place, Part], paths: Mapping[int, str] | None = None) -> Record:
+    """Return the record of an entry; `paths` has names of submodules by their identity."""
+    function, source = entry.options.reduce_fx, "" if entry.is_reducible else None
+    if callable(function):
+        name = getattr(function, "__qualname__", None) or type(function).__qualname__
+        source = f"{getattr(function, '__module__', '')}.{name}"
+    elif isinstance(entry, MetricEntry) and entry.metric is not None:
+        source = (paths or {}).get(id(entry.metric), "")
+    is_current = isinstance(entry, MetricEntry) and entry.is_current
+    return Record(entry.key, entry.options.plain(), entry.holds_metric, source, is_current, parts)
 
 
-def _epoch_parts(epoch: EpochLog) -> dict[Place, Part]:
-    """Return this process's part in the values of an epoch, and of the evaluation batches that were held back."""
+def _check_same(by_rank: Mapping[int, Record]) -> None:
+    """Raise `MetricMismatchError` if processes logged a name in different ways."""
+    name = next(iter(by_rank.values())).key[1]
+    rule, action = "the same on all ranks", "Log it with the same arguments everywhere, or under another name."
+    kinds = {rank: "a metric" if record.is_metric else "a number" for rank, record in by_rank.items()}
+    if len(set(kinds.values())) > 1:
+        raise MetricMismatchError(name, "value", kinds, rule, "Log it under another name.")
+    is_resumed = any(record.source is None for record in by_rank.values())
+    for field in LogOptions._fields:
+        asked = {rank: getattr(record.options, field) for rank, record in by_rank.items()}
+        if field == "reduce_fx" and not is_resumed:
+            asked = {
+                rank: record.source if asked[rank] == UNKNOWN_FUNCTION else asked[rank]
+                for rank, record in by_rank.items()
+            }
+        if len(set(asked.values())) > 1:
+            raise MetricMismatchError(name, field, asked, rule, action)
+
+
+def _epoch_parts(entry: Entry, held_rows: Sequence[StepRow]) -> dict[Place, Part]:
+    """Return this process's part in an entry's values of the epoch, and of the evaluation batches that were held."""
     parts: dict[Place, Part] = {}
-    shared: dict[str, Entry] = {}
-    for entry in epoch.entries.values():
-        if entry.options.sync_dist is True:
-            shared[entry.step_name] = entry
-            if (value := entry.last_value) is not None:
-                parts[entry.key, "step"] = _step_part(entry, value)
-        is_shared = entry.options.sync_dist is not False and entry.reduction is not None
-        if is_shared and (part := entry.reduction.part()) is not None:  # type: ignore[union-attr]
-            parts[entry.key, "epoch"] = part
-    for row in epoch.held_rows:
-        for name, value in row.values.items():
-            if name in shared:
-                parts[shared[name].key, row.step] = _step_part(shared[name], value)
+    if entry.options.sync_dist is not False and entry.reduction is not None:
+        part = entry.reduction.part()
+        if part is not None:
+            parts["epoch"] = part
+    if entry.options.sync_dist is True:
+        if (value := entry.last_value) is not None:
+            parts["step"] = _step_part(entry, value)
+        parts |= {step: _step_part(entry, row[entry]) for step, row in held_rows if entry in row}
     return parts
 
 
-def _reduced_rows(epoch: EpochLog, reduced: Mapping[Place, Value]) -> list[StepRow]:
+def _reduced_rows(epoch: EpochLog, reduced: Mapping[tuple[Key, Place], Value]) -> list[StepRow]:
     """Return the rows that this process held back, with reduced values, and rows of what only others logged."""
-    names = {key: entry.step_name for key, entry in epoch.entries.items()}
-    of_rows = {(step, names[key]): float(value) for (key, step), value in reduced.items() if isinstance(step, int)}
+    of_rows = {(place, epoch.entries[key]): value for (key, place), value in reduced.items() if isinstance(place, int)}
     rows = [
-        StepRow(row.step, {name: of_rows.pop((row.step, name), value) for name, value in row.values.items()})
-        for row in epoch.held_rows
+        (step, {entry: of_rows.pop((step, entry), value) for entry, value in row.items()})
+        for step, row in epoch.held_rows
     ]
-    return rows + [StepRow(step, {name: number}) for (step, name), number in of_rows.items()]
+    return rows + [(step, {entry: value}) for (step, entry), value in of_rows.items()]
 
 
-def _value_of(entry: Entry, reduced: Mapping[Place, Value], of_epoch: bool) -> Value | None:
+def _value_of(entry: Entry, reduced: Mapping[tuple[Key, Place], Value], of_epoch: bool) -> Value | None:
     """Return the value to publish: of all processes where that is asked for, else this process's own."""
     options = entry.options
     if not (options.on_epoch if of_epoch else options.on_step):
@@ -337,18 +310,21 @@ def _value_of(entry: Entry, reduced: Mapping[Place, Value], of_epoch: bool) -> V
 
 def _step_part(entry: Entry, value: Value) -> Part:
     if callable(entry.options.reduce_fx):
-        return Part(as_tensor(value).reshape(1).cpu())
+        return Part(as_tensor(value).reshape(1))
     return Part(value, 1.0, result_dtype(value.dtype) if isinstance(value, Tensor) else None)
 
 
-def _on_host(parts: Mapping[Place, Part]) -> Parts:
-    """Return parts with numbers for tensors of shape (), in one transfer per device. Waits for the devices."""
-    scalars = {place: part for place, part in parts.items() if not (isinstance(part.value, Tensor) and part.value.ndim)}
-    numbers = to_floats([part.value for part in scalars.values()])
-    on_host = {
-        place: attrs.evolve(part, value=number) for (place, part), number in zip(scalars.items(), numbers, strict=True)
-    }
-    return {**parts, **on_host}
+def _on_host(records: Sequence[Record]) -> list[Record]:
+    """Return records with numbers for tensors of shape (), in one transfer per device. Waits for the devices."""
+    parts = {(idx, place): part for idx, record in enumerate(records) for place, part in record.parts.items()}
+    values = {key: part.value for key, part in parts.items()}
+    vectors = {key: value for key, value in values.items() if isinstance(value, Tensor) and value.ndim}
+    numbers = to_floats({key: value for key, value in values.items() if key not in vectors})
+    on_host: dict[Any, Value] = {**numbers, **{key: value.cpu() for key, value in vectors.items()}}
+    return [
+        record._replace(parts={place: part._replace(value=on_host[idx, place]) for place, part in record.parts.items()})
+        for idx, record in enumerate(records)
+    ]
 
 
 def _merge(reduction: str, parts: Sequence[Part]) -> Value:
@@ -368,9 +344,7 @@ def _as_value(number: float, dtype: torch.dtype | None) -> Value:
 
 def _apply(entry: Entry, parts: Sequence[Part]) -> tuple[float, torch.dtype | None]:
     """Return what a user's function gives for the values of all processes, as a number and a tensor's type."""
-    reduction = entry.reduction
-    if not isinstance(reduction, FunctionReduction):  # of steps alone
-        assert callable(entry.options.reduce_fx)
-        reduction = FunctionReduction(entry.options.reduce_fx, entry.name, lambda tensors: None)
+    # of an entry that is logged for steps alone, a reduction without any value
+    reduction = entry.reduction or Reduction(entry.options.reduce_fx, entry.name, lambda tensors: None)
     value = reduction.apply(torch.cat([as_tensor(part.value) for part in parts]))
-    return (to_floats([value])[0], value.dtype) if isinstance(value, Tensor) else (value, None)
+    return to_floats({0: value})[0], value.dtype if isinstance(value, Tensor) else None

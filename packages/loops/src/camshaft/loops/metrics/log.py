@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-import attrs
 from torch import Tensor, nn
 
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
-from camshaft.loops.metrics.epoch import EpochLog, LiveValue, LoggerSender, MetricWriter, Progress, Reader
+from camshaft.loops.metrics.epoch import EntryValue, EpochLog, LoggerSender, MetricWriter, Progress, Reader
 from camshaft.loops.metrics.exchange import MetricExchange
 from camshaft.loops.metrics.values import (
     MeasuredBatch,
     ReduceFx,
     Value,
-    as_handed_out,
     check_batch_size,
     check_number,
     is_metric,
-    load_value,
-    save_value,
+    load_nested,
+    log_error,
+    save_nested,
+    to_float_tensor,
     to_floats,
 )
 
@@ -107,8 +107,12 @@ class MetricLogging:
             if getattr(self, "global_rank", log.global_rank) != 0:
                 return
             sync_dist = False
-        if metric_attribute is not None:
-            _check_metric_attribute(self, metric_attribute, name, value)
+        if metric_attribute is not None and _attribute(self, metric_attribute) is not value:
+            rule, action = (
+                "the name of the module's attribute that is the logged metric",
+                "Correct it, or leave it out.",
+            )
+            raise log_error(name, "metric_attribute", rule, metric_attribute, action)
         # a plain tuple: made and compared in a fraction of the time of an object with named fields
         asked = (prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
         entry = log.record(name, value, asked, batch_size)
@@ -151,11 +155,8 @@ class MetricLogging:
         return log
 
 
-def _check_metric_attribute(module: object, attribute: str, name: str, value: object) -> None:
-    if reduce(lambda owner, part: getattr(owner, part, None), attribute.split("."), module) is not value:
-        rule = "the name of the module's attribute that is the logged metric"
-        action = "Correct it, or leave it out."
-        raise ValueError(must_be("metric_attribute", rule, attribute, f"log({name!r})", action))
+def _attribute(module: object, path: str) -> object:
+    return reduce(lambda owner, part: getattr(owner, part, None), path.split("."), module)
 
 
 class _CallbackMetrics(dict[str, Any]):
@@ -166,12 +167,11 @@ class _CallbackMetrics(dict[str, Any]):
         self._published = published
 
     def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, value)
-        self._published[name] = value
+        self.update({name: value})
 
     def update(self, *args: Any, **values: Any) -> None:
-        for name, value in dict(*args, **values).items():
-            self[name] = value
+        super().update(*args, **values)
+        self._published.update(*args, **values)
 
     def __ior__(self, values: Any) -> _CallbackMetrics:  # type: ignore[override, misc]
         self.update(values)
@@ -253,30 +253,26 @@ class MetricLog(MetricLogging):
         and means of an epoch were computed in double precision. What a callback sets in it stays, until the module logs
         that name or another run begins.
         """
-        values = {name: as_handed_out(value) for name, value in self._read("to_callbacks").items()}
+        values = {name: to_float_tensor(value) for name, value in self._read("to_callbacks").items()}
         return _CallbackMetrics(values, self._published["to_callbacks"])
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
         """The latest values that loggers get, by the names that they get; types as in `callback_metrics`."""
-        return {name: as_handed_out(value) for name, value in self._read("to_loggers").items()}
+        return {name: to_float_tensor(value) for name, value in self._read("to_loggers").items()}
 
     @property
     def progress_bar_metrics(self) -> dict[str, float | int | str]:
         """The latest values that progress bars show, as numbers. Waits for the device."""
-        metrics = self._read("to_progress_bars")
-        return dict(zip(metrics, to_floats(list(metrics.values())), strict=True))
+        return dict(to_floats(self._read("to_progress_bars")))
 
     def _read(self, reader: Reader) -> dict[str, Value]:
         metrics = dict(self._published[reader])
         for epoch in self._epochs.values():
-            metrics = epoch.merge(reader, self._live(epoch), metrics)
+            is_at_end = epoch is self._current and self._moment != "batch"
+            values = _values_of(epoch) if is_at_end else epoch.live(with_epoch=False)
+            metrics = epoch.merge(reader, values, metrics)
         return metrics
-
-    def _live(self, epoch: EpochLog) -> Sequence[LiveValue]:
-        if epoch is not self._current or self._moment == "batch":
-            return epoch.live(with_epoch=False)
-        return epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
 
     # logging
 
@@ -440,8 +436,14 @@ class MetricLog(MetricLogging):
 
     def end_train_batch(self, is_update: bool) -> None:
         """Send what training steps logged, if that is due; `is_update`: whether the batch or split has updated."""
-        if is_update and self._sender.step >= self._sender.next_send:
-            self._sender.send_step(self._epochs["train"], self._exchange)
+        sender = self._sender
+        if is_update and sender.step >= sender.next_send:
+            sender.schedule()
+            taken = self._epochs["train"].take_step_values()
+            values = {entry.step_name: value for entry, value in taken}
+            if self._exchange is not None:
+                values |= self._exchange.reduce_step([each for each in taken if each[0].options.sync_dist is True])
+            sender.send(values, in_training=True)
 
     def reduce_epoch(self) -> None:
         """Reduce the values of the stage's epoch over all processes before it ends, for readers. Collective.
@@ -464,23 +466,23 @@ class MetricLog(MetricLogging):
             epoch.warn_of_lost_values()
         self.reduce_epoch()
         sender.send_rows(epoch.held_rows)
-        values = epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
-        numbers = to_floats([live.value for live in values])
-        numeric = [attrs.evolve(live, value=number) for live, number in zip(values, numbers, strict=True)]
+        values = _values_of(epoch)
+        numbers = to_floats({idx: each.value for idx, each in enumerate(values)})
+        numeric = [each._replace(value=numbers[idx]) for idx, each in enumerate(values)]
         for reader, published in self._published.items():
             merged = epoch.merge(reader, numeric if reader == "to_progress_bars" else values, published)
             published.clear()
             published |= merged
         if epoch.stage != "train" and "train" in self._epochs:
             self._epochs["train"].supersede(values)
-        of_epoch = [live for live in numeric if live.of_epoch and live.entry.options.logger]
-        sender.send({live.name: live.value for live in of_epoch}, in_training="train" in self._epochs)
+        of_epoch = [each for each in numeric if each.of_epoch and each.entry.options.logger]
+        sender.send({each.name: each.value for each in of_epoch}, in_training="train" in self._epochs)
         if of_epoch and not sender.saves_each_row:
             sender.save()
         self._num_eval_steps[epoch.stage] = epoch.num_steps
         self.discard()
         return [
-            {live.name: float(live.value) for live in of_epoch if live.entry.dataloader_idx in (None, dataloader_idx)}
+            {each.name: float(each.value) for each in of_epoch if each.entry.dataloader_idx in (None, dataloader_idx)}
             for dataloader_idx in range(epoch.num_dataloaders)
         ]
 
@@ -525,15 +527,13 @@ class MetricLog(MetricLogging):
         epochs, as loops do; of a stop within an epoch, before the hooks of its end log or read anything.
         """
         train = self._epochs.get("train")
-        return {
-            "published": {
-                reader: {name: save_value(value) for name, value in values.items()}
-                for reader, values in self._published.items()
-            },
+        state = {
+            "published": self._published,
             "num_eval_steps": {stage: dict(num_steps) for stage, num_steps in self._num_eval_steps.items()},
             "train": None if train is None else train.state_dict(),
             **self._sender.state_dict(),
         }
+        return cast("dict[str, Any]", save_nested(state))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue as if the run from which the state was taken had not stopped, after `start_epoch("train")`.
@@ -545,20 +545,21 @@ class MetricLog(MetricLogging):
         Raises:
             RuntimeError: If the state holds a training epoch's values and no training epoch has begun.
         """
-        saved, train = state["train"], self._epochs.get("train")
+        state, train = load_nested(state), self._epochs.get("train")
+        saved = state["train"]
         if train is None and saved is not None:
-            rule = 'called after `start_epoch("train")`'
-            action = "Start the epoch first."
+            rule, action = 'called after `start_epoch("train")`', "Start the epoch first."
             raise RuntimeError(must_be("load_state_dict", rule, self._current.stage or None, "MetricLog", action))
-        self._published = {
-            reader: {name: load_value(value) for name, value in values.items()}
-            for reader, values in state["published"].items()
-        }
-        self._num_eval_steps = {stage: dict(num_steps) for stage, num_steps in state["num_eval_steps"].items()}
+        self._published, self._num_eval_steps = state["published"], state["num_eval_steps"]
         if train is not None:
             train.load_state_dict(saved or {"entries": [], "num_steps": self._num_eval_steps.get("train", {})})
         if saved is not None:
             self._sender.load_state_dict(state)
+
+
+def _values_of(epoch: EpochLog) -> Sequence[EntryValue]:
+    """Return the values of an epoch and of its latest steps; of all processes once they are reduced."""
+    return epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
 
 
 class StandaloneLog(MetricLogging):

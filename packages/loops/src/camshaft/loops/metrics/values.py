@@ -6,21 +6,30 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import groupby
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-import attrs
 import torch
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.transfer import parts_of
+from camshaft.hooks_core.transfer import map_nested, parts_of
+
+K = TypeVar("K")
 
 Value = Tensor | float
 """A kept value: a detached tensor of shape () on its device, or a Python number."""
 
 _ALLOWED = "a number, a tensor with one element or a torchmetrics metric"
+
+
+def log_error(
+    name: str, field: str, rule: str, value: object, action: str, kind: type[Exception] = ValueError
+) -> Exception:
+    """Return an error about a call of `log` for a name; see `must_be`."""
+    return kind(must_be(field, rule, value, f"log({name!r})", action))
 
 
 def is_metric(value: object, kind: str = "Metric") -> bool:
@@ -37,11 +46,9 @@ def check_number(name: str, value: Any) -> float:
     """
     if isinstance(value, Real):
         return float(value)
-    if isinstance(value, Mapping) or is_metric(value, "MetricCollection"):
-        action = "Log each of its values with `log_dict`."
-    else:
-        action = "Convert it to a number."
-    raise TypeError(must_be("value", _ALLOWED, value, f"log({name!r})", action))
+    is_collection = isinstance(value, Mapping) or is_metric(value, "MetricCollection")
+    action = "Log each of its values with `log_dict`." if is_collection else "Convert it to a number."
+    raise log_error(name, "value", _ALLOWED, value, action, TypeError)
 
 
 def check_tensor(name: str, value: Tensor) -> Tensor:
@@ -51,35 +58,35 @@ def check_tensor(name: str, value: Tensor) -> Tensor:
         ValueError: If it has no element or several.
         TypeError: If it is complex.
     """
+    got = f"({type(value).__name__}) in log({name!r})"
     if value.numel() != 1:
+        shape = tuple(value.shape)
         raise ValueError(
-            f"`value` must be {_ALLOWED}, but got shape {tuple(value.shape)} ({type(value).__name__}) in "
-            f"log({name!r}). Reduce it first, for example with `.mean()`."
+            f"`value` must be {_ALLOWED}, but got shape {shape} {got}. Reduce it first, for example with `.mean()`."
         )
     if value.is_complex():
-        raise TypeError(
-            f"`value` must be a real tensor, but got {value.dtype} ({type(value).__name__}) in log({name!r}). "
-            "Log its real part or its absolute value."
-        )
+        action = "Log its real part or its absolute value."
+        raise TypeError(f"`value` must be a real tensor, but got {value.dtype} {got}. {action}")
     return value.detach().reshape(())
 
 
 def check_batch_size(name: str, batch_size: Any) -> float:
-    """Return a batch size as a number. Waits for the device of a tensor.
+    """Return a batch size as a Python number. Waits for the device of a tensor.
 
     Raises:
         TypeError: If it is neither a number nor a tensor with one element.
         ValueError: If it is negative.
     """
-    if isinstance(batch_size, (int, float)) and batch_size >= 0:
-        return batch_size
-    if isinstance(batch_size, Tensor) and batch_size.numel() == 1 and not batch_size.is_complex():
-        return check_batch_size(name, batch_size.item())
-    if isinstance(batch_size, Real) and not isinstance(batch_size, (int, float)):  # of NumPy, say
-        return check_batch_size(name, float(batch_size))
-    error = ValueError if isinstance(batch_size, (int, float)) else TypeError
-    rule = "a number, 0 or more"
-    raise error(must_be("batch_size", rule, batch_size, f"log({name!r})", "Pass the number of samples in the batch."))
+    size = batch_size
+    if isinstance(size, Tensor) and size.numel() == 1 and not size.is_complex():
+        size = size.item()
+    if isinstance(size, Real):
+        size = int(size) if isinstance(size, int) else float(size)
+        if size >= 0:
+            return size
+    kind = ValueError if isinstance(size, float | int) else TypeError
+    action = "Pass the number of samples in the batch."
+    raise log_error(name, "batch_size", "a number, 0 or more", size, action, kind)
 
 
 class MeasuredBatch:
@@ -167,14 +174,13 @@ class KeptTensors:
 
     def inspect(self, tensors: Iterable[Tensor]) -> None:
         """Warn if a tensor that was kept without a copy was changed since, and copy from then on."""
-        if not self.borrows or not any(tensor._version for tensor in tensors):
-            return
-        self._copy_always()
-        warn_user(
-            f"`value` must stay as it is after it was logged, but got a change in place (Tensor) in "
-            f"log({self._name!r}): its values of up to the last 128 steps may be wrong. Log `value.clone()`.",
-            RuntimeWarning,
-        )
+        if self.borrows and any(tensor._version for tensor in tensors):
+            self._copy_always()
+            warn_user(
+                f"`value` must stay as it is after it was logged, but got a change in place (Tensor) in "
+                f"log({self._name!r}): its values of up to the last 128 steps may be wrong. Log `value.clone()`.",
+                RuntimeWarning,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the result of watching, as plain values."""
@@ -215,8 +221,8 @@ def as_tensor(value: Value) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-def as_handed_out(value: Value) -> Tensor:
-    """Return a value as users get it: in single or double precision, those that have neither in torch's default type.
+def to_float_tensor(value: Value) -> Tensor:
+    """Return a value cast to float32 or float64: torch's default type, unless it has one of the two.
 
     So it compares and prints as in a module's own computations, whatever precision it was added up in.
     """
@@ -224,8 +230,7 @@ def as_handed_out(value: Value) -> Tensor:
     if isinstance(value, Tensor) and value.dtype in kept:
         return value
     default = torch.get_default_dtype()
-    dtype = default if default in kept else torch.float32
-    return value.to(dtype) if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
+    return torch.as_tensor(value, dtype=default if default in kept else torch.float32)
 
 
 def as_single_value(result: object) -> Value | None:
@@ -235,21 +240,20 @@ def as_single_value(result: object) -> Value | None:
     return float(result) if isinstance(result, (int, float)) else None
 
 
-def to_floats(values: Sequence[Value]) -> list[float]:
+def to_floats(values: Mapping[K, Value]) -> dict[K, float]:
     """Return values as Python numbers, in one transfer from each device. Waits for these devices."""
-    numbers: list[float] = [0.0] * len(values)
-    on_devices: dict[torch.device, dict[int, Tensor]] = {}
-    for position, value in enumerate(values):
+    numbers: dict[K, Any] = dict(values)
+    on_devices: dict[torch.device, list[K]] = {}
+    for key, value in numbers.items():
         if isinstance(value, Tensor):
-            on_devices.setdefault(value.device, {})[position] = value
+            on_devices.setdefault(value.device, []).append(key)
         else:
-            numbers[position] = float(value)
-    for device, tensors in on_devices.items():
-        wide = widest_float(device)
+            numbers[key] = float(value)
+    for device, keys in on_devices.items():
+        wide, tensors = widest_float(device), [numbers[key] for key in keys]
         # promotion keeps single precision's values; integers and half precision are widened first
-        stacked = torch.stack([t if t.dtype in (torch.float32, wide) else t.to(wide) for t in tensors.values()])
-        for position, number in zip(tensors, stacked.tolist(), strict=True):
-            numbers[position] = number
+        stacked = torch.stack([t if t.dtype in (torch.float32, wide) else t.to(wide) for t in tensors])
+        numbers.update(zip(keys, stacked.tolist(), strict=True))
     return numbers
 
 
@@ -264,9 +268,14 @@ def result_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if is_narrow else torch.float64
 
 
-def save_tensor(tensor: Tensor) -> dict[str, Any]:
-    """Return a copy of a tensor, without its graph, with its device. Does not wait for the device."""
-    return _with_device(tensor.detach().clone())
+def save_nested(values: Any) -> Any:
+    """Return nested values as a checkpoint holds them: copies of tensors, each with its device. Waits for no device."""
+    return map_nested(values, lambda item: isinstance(item, Tensor), _save_tensor)
+
+
+def load_nested(saved: Any) -> Any:
+    """Return copies of the values that `save_nested` was given."""
+    return map_nested(saved, lambda item: isinstance(item, dict) and isinstance(item.get("device"), str), load_tensor)
 
 
 def load_tensor(saved: dict[str, Any]) -> Tensor:
@@ -275,33 +284,8 @@ def load_tensor(saved: dict[str, Any]) -> Tensor:
     return tensor.to(_present(torch.device(saved["device"])), copy=True)
 
 
-def save_tensors(tensors: Iterable[Tensor]) -> list[dict[str, Any]]:
-    """Return many tensors of shape () as few: one for neighbors of the same type and device. Waits for no device."""
-    blocks = groupby(tensors, key=lambda tensor: (tensor.dtype, tensor.device))
-    return [_with_device(torch.stack(list(block))) for _, block in blocks]
-
-
-def load_tensors(saved: Iterable[dict[str, Any]]) -> list[Tensor]:
-    """Return the tensors that `save_tensors` was given, in their order."""
-    return [tensor for block in saved for tensor in load_tensor(block).unbind()]
-
-
-def save_value(value: Value | None) -> Any:
-    """Return a value as a checkpoint holds it. Does not wait for its device."""
-    return save_tensor(value) if isinstance(value, Tensor) else value
-
-
-def load_value(saved: Any) -> Value | None:
-    """Return the value that `save_value` was given."""
-    return load_tensor(saved) if isinstance(saved, dict) else saved
-
-
-def save_number(number: float) -> float:
-    """Return a number, such as NumPy's, as one of Python's own."""
-    return int(number) if isinstance(number, int) else float(number)
-
-
-def _with_device(tensor: Tensor) -> dict[str, Any]:
+def _save_tensor(tensor: Tensor) -> dict[str, Any]:
+    tensor = tensor.detach().clone()
     if type(tensor) is not Tensor and not hasattr(tensor, "__tensor_flatten__"):
         tensor = tensor.as_subclass(Tensor)  # a checkpoint's reader refuses types that it does not know
     return {"tensor": tensor, "device": str(tensor.device)}
@@ -322,14 +306,36 @@ def _present(device: torch.device) -> torch.device:
 
 ReduceFx = str | Callable[[Tensor], Any]
 """How values of an epoch become one: a name such as "mean", or a function of all of them."""
-Inspect = Callable[[Sequence[Tensor]], None]
+
+UNKNOWN_FUNCTION = "A user's function"  # no argument is equal to it, as texts are put in lower case
+"""Stands for a user's function, which neither a checkpoint nor another process can hold, until `log` is passed it."""
 
 BLOCK_SIZE = 128
 """Number of tensors that are kept one by one before a single operation on their device folds them."""
 
+Fold = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor], Callable[[float, float], float]]
 
-@attrs.frozen(eq=False, repr=False)
-class Part:
+FOLDS: dict[str | None, Fold] = {
+    "mean": (torch.sum, torch.add, operator.add),
+    "sum": (torch.sum, torch.add, operator.add),
+    "max": (torch.max, torch.maximum, max),
+    "min": (torch.min, torch.minimum, min),
+}
+"""Per reduction: how a block of tensors, two tensors and two numbers (the second not NaN) become one."""
+
+_NAMES: dict[Any, str] = {
+    **{name: name for name in ("mean", "sum", "max", "min")},
+    **{"avg": "mean", torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"},
+    **{sum: "sum", max: "max", min: "min"},
+}
+
+
+def reduction_name(reduce_fx: object) -> str | None:
+    """Return "mean", "sum", "max" or "min"; None for anything else, such as a user's function."""
+    return _NAMES.get(reduce_fx) if reduce_fx.__hash__ is not None else None
+
+
+class Part(NamedTuple):
     """The contribution of one process to a value that is reduced over processes.
 
     Attributes:
@@ -343,132 +349,130 @@ class Part:
     dtype: torch.dtype | None = None
 
 
-def reduction_for(reduce_fx: ReduceFx, name: str, inspect: Inspect) -> Reduction:
-    """Return a new reduction.
+class Reduction:
+    """The values of an epoch: their mean weighted by batch size, sum, maximum or minimum, or a function of all.
+
+    The first four are kept as one running tensor per device, in its widest precision, and one number; the result has
+    double precision if any tensor had it or held integers, else single precision. For a function all values are kept,
+    in blocks on their device.
 
     Args:
-        reduce_fx: "mean", "sum", "max", "min", the function of torch or Python of that name, or any function of a
-            one-dimensional tensor with all values of the epoch, which is called once at its end.
+        reduce_fx: "mean", "sum", "max", "min", the function of torch or Python of that name, any function of a
+            one-dimensional tensor with all values of the epoch, which is called once at its end, or `UNKNOWN_FUNCTION`.
         name: Name of the logged value, for messages.
         inspect: Called with the tensors of a block before they are folded.
 
+    Attributes:
+        function: The function; None for the four others.
+        is_weighted: Whether the weights of values matter.
+
     Raises:
-        ValueError: If it is a text that names no reduction.
+        ValueError: If `reduce_fx` is a text that names no reduction.
         TypeError: If it is neither a text nor callable.
     """
-    reduction = reduction_name(reduce_fx)
-    if reduction is not None:
-        return FoldedReduction(reduction, inspect)
-    if callable(reduce_fx):
-        return FunctionReduction(reduce_fx, name, inspect)
-    error = ValueError if isinstance(reduce_fx, str) else TypeError
-    rule = "'mean', 'sum', 'max', 'min' or a function of a tensor"
-    raise error(must_be("reduce_fx", rule, reduce_fx, f"log({name!r})", "Pass one of these."))
 
-
-Fold = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor], Callable[[float, float], float]]
-
-FOLDS: dict[str, Fold] = {
-    "mean": (torch.sum, torch.add, operator.add),
-    "sum": (torch.sum, torch.add, operator.add),
-    "max": (torch.max, torch.maximum, max),
-    "min": (torch.min, torch.minimum, min),
-}
-"""Per reduction: how a block of tensors, two tensors and two numbers (neither of them NaN) become one."""
-
-
-class FoldedReduction:
-    """The mean weighted by batch size, sum, maximum or minimum: one running tensor per device and one number.
-
-    Results have double precision if any tensor had it or held integers, else single precision; the running tensors
-    have the widest precision of their device.
-
-    Args:
-        name: A key of `FOLDS`.
-        inspect: See `reduction_for`.
-
-    Attributes:
-        is_weighted: Whether the weights of values matter.
-    """
-
-    def __init__(self, name: str, inspect: Inspect) -> None:
-        self.is_weighted = name == "mean"
-        self._fold_block, self._fold_tensors, _ = FOLDS[name]
-        self._largest = {"max": True, "min": False}.get(name)  # comparing costs less per call than built-in `max`
+    def __init__(self, reduce_fx: ReduceFx, name: str, inspect: Callable[[Sequence[Tensor]], None]) -> None:
+        named = reduction_name(reduce_fx)
+        if named is None and not callable(reduce_fx) and reduce_fx != UNKNOWN_FUNCTION:
+            rule = "'mean', 'sum', 'max', 'min' or a function of a tensor"
+            kind = ValueError if isinstance(reduce_fx, str) else TypeError
+            raise log_error(name, "reduce_fx", rule, reduce_fx, "Pass one of these.", kind)
+        self.function = reduce_fx if named is None else None
+        self.is_weighted = named == "mean"
+        self._fold_block, self._fold_tensors, self._fold_numbers = FOLDS[named or "sum"]
+        self._name = name
         self._inspect = inspect
         self._tensors: list[Tensor] = []
         self._weights: list[float] = []
-        self._running: dict[torch.device, Tensor] = {}
+        self._folded: list[Tensor] = []  # one per device; for a function every block
         self._dtype = torch.float32
         self._number: float | None = None
         self._weight: float = 0
 
     def add(self, value: Value, weight: float) -> None:
         """Collect a value. Never waits for a device."""
-        if isinstance(value, Tensor):
-            self._tensors.append(value)
-            self._weights.append(weight)
-            if len(self._weights) == BLOCK_SIZE:
-                self._fold()
-            return
-        number = self._number
-        if self.is_weighted:
-            self._weight += weight
-            self._number = value * weight + (number or 0)
-        elif (largest := self._largest) is None:
-            self._number = value + (number or 0)
-        elif number is None or (value > number if largest else value < number) or value != value:  # NaN stays
-            self._number = value
+        if not isinstance(value, Tensor):
+            if self.function is None:
+                number = self._number
+                if self.is_weighted:
+                    self._weight += weight
+                    self._number = value * weight + (number or 0)
+                elif number is None or value != value:  # NaN stays
+                    self._number = value
+                else:
+                    self._number = self._fold_numbers(number, value)
+                return
+            value = as_tensor(value)
+        self._tensors.append(value)
+        self._weights.append(weight)
+        if len(self._weights) == BLOCK_SIZE:
+            self._fold()
 
     def result(self) -> Value | None:
-        """Return the reduced value, on the device of the values; None if there were none. Never waits for a device.
+        """Return the reduced value, on the device of the values. Never waits for a device.
 
         More values may be added.
+
+        Returns:
+            The value; None without any, or without a known function.
         """
         part = self.part()
-        if part is None:
+        if part is None or self.function == UNKNOWN_FUNCTION:
             return None
-        value = part.value
-        if not isinstance(value, Tensor):
-            if not self.is_weighted:
-                return value
-            return value / part.weight if part.weight else math.nan
+        value, weight, dtype = part
+        if self.function is not None:
+            return self.apply(as_tensor(value))
         if self.is_weighted:
-            value = value / part.weight
-        return value if value.device.type == "mps" else value.to(self._dtype)
+            value = value / weight if weight or isinstance(value, Tensor) else math.nan
+        return value.to(dtype) if isinstance(value, Tensor) and value.device.type != "mps" else value
 
     def part(self) -> Part | None:
         """Return this process's contribution to a reduction over several; None if there was no value."""
         self._fold()
-        total: Tensor | None = None
-        for running in self._running.values():
-            total = running if total is None else self._fold_tensors(total, running.to(total.device))
-        if total is None:
+        if not self._folded:
             return None if self._number is None else Part(self._number, self._weight)
+        if self.function is not None:
+            device = self._folded[-1].device
+            return Part(torch.cat([block.to(device) for block in self._folded]))
+        total = reduce(lambda one, other: self._fold_tensors(one, other.to(one.device)), self._folded)
         if self._number is not None:
             total = self._fold_tensors(total, torch.full_like(total, self._number))
         return Part(total, self._weight, self._dtype)
 
+    def apply(self, values: Tensor) -> Value:
+        """Apply the function to values, on the device of those collected here.
+
+        Raises:
+            ValueError: If it does not return one number.
+        """
+        assert callable(self.function)
+        reduced = self.function(values.to(self._folded[-1].device) if self._folded else values)
+        value = as_single_value(reduced)
+        if value is None:
+            rule, action = "a function that returns one number", "Return a tensor with one element."
+            raise log_error(self._name, "reduce_fx", rule, reduced, action)
+        return value
+
     def state_dict(self) -> dict[str, Any]:
-        """Return all that was collected, as copies of tensors and plain values; folds nothing."""
+        """Return all that was collected, tensors of the same type and device as one; folds nothing."""
+        blocks = groupby(self._tensors, key=lambda tensor: (tensor.dtype, tensor.device))
         return {
-            "tensors": save_tensors(self._tensors),
-            "weights": [save_number(weight) for weight in self._weights],
-            "running": [save_tensor(running) for running in self._running.values()],
+            "tensors": [torch.stack(list(block)) for _, block in blocks],
+            "weights": list(self._weights),
+            "folded": list(self._folded),
             "dtype": self._dtype,
-            "of_numbers": None if self._number is None else save_number(self._number),
-            "weight": save_number(self._weight),
+            "number": self._number,
+            "weight": self._weight,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; later values are folded in the same blocks as without the interruption."""
-        self._tensors, self._weights = load_tensors(state["tensors"]), list(state["weights"])
-        self._dtype = state["dtype"]
-        self._number, self._weight = state["of_numbers"], state.get("weight", 0)
-        self._running = {}
-        for running in map(load_tensor, state["running"]):
-            other = self._running.get(running.device)  # two devices of the saved run may be one here
-            self._running[running.device] = running if other is None else self._fold_tensors(other, running)
+        self._tensors = [tensor for block in state["tensors"] for tensor in block.unbind()]
+        self._weights, self._dtype = list(state["weights"]), state["dtype"]
+        self._number, self._weight = state["number"], state["weight"]
+        self._folded = []
+        for block in state["folded"]:  # two devices of the saved run may be one here
+            self._collect(block)
 
     def _fold(self) -> None:
         if not self._tensors:
@@ -476,17 +480,25 @@ class FoldedReduction:
         self._inspect(self._tensors)
         tensors, weights = self._tensors, self._weights
         self._tensors, self._weights = [], []
-        devices = {tensor.device for tensor in tensors}
-        for device in devices:
+        if self.function is not None:
+            device = tensors[-1].device
+            self._collect(torch.stack([tensor.to(device) for tensor in tensors]))
+            return
+        for device in {tensor.device for tensor in tensors}:
             here = [position for position, tensor in enumerate(tensors) if tensor.device == device]
-            block = torch.stack(tensors if len(devices) == 1 else [tensors[position] for position in here])
+            block = torch.stack([tensors[position] for position in here])
             if result_dtype(block.dtype) == torch.float64:
                 self._dtype = torch.float64
             block = block.to(widest_float(device))
             folded = self._weigh(block, [weights[position] for position in here]) if self.is_weighted else None
-            folded = self._fold_block(block) if folded is None else folded
-            running = self._running.get(device)
-            self._running[device] = folded if running is None else self._fold_tensors(running, folded)
+            self._collect(self._fold_block(block) if folded is None else folded)
+
+    def _collect(self, block: Tensor) -> None:
+        for position, running in enumerate(self._folded):
+            if self.function is None and running.device == block.device:
+                self._folded[position] = self._fold_tensors(running, block)
+                return
+        self._folded.append(block)
 
     def _weigh(self, block: Tensor, weights: Sequence[float]) -> Tensor | None:
         """Return the weighted sum of a block; None if all weights are 1."""
@@ -496,98 +508,3 @@ class FoldedReduction:
         # pinned memory: the copy does not wait for what the device still has to do
         on_host = torch.tensor(weights, dtype=block.dtype, pin_memory=block.device.type == "cuda")
         return torch.dot(block, on_host.to(block.device, non_blocking=True))
-
-
-class FunctionReduction:
-    """A function of all values: the one reduction that keeps them all, in blocks on their device.
-
-    Attributes:
-        is_weighted: False: the weights of values do not matter.
-        function: The function; `UNKNOWN_FUNCTION` after a resume until it is passed to `log` again.
-    """
-
-    is_weighted = False
-
-    def __init__(self, function: Callable[[Tensor], Any], name: str, inspect: Inspect) -> None:
-        self.function = function
-        self._name = name
-        self._inspect = inspect
-        self._tensors: list[Tensor] = []
-        self._blocks: list[Tensor] = []
-
-    def add(self, value: Value, weight: float) -> None:
-        """Collect a value."""
-        self._tensors.append(as_tensor(value))
-        if len(self._tensors) == BLOCK_SIZE:
-            self._fold()
-
-    def result(self) -> Value | None:
-        """Return the reduced value, on the device of the values; None without any, or without a known function."""
-        values = self._values()
-        return None if values is None or self.function is UNKNOWN_FUNCTION else self.apply(values)
-
-    def part(self) -> Part | None:
-        """Return this process's contribution to a reduction over several; None if there was no value."""
-        values = self._values()
-        return None if values is None else Part(values.cpu())
-
-    def apply(self, values: Tensor) -> Value:
-        """Apply the function to values, on the device of those collected here.
-
-        Raises:
-            ValueError: If it does not return one number.
-        """
-        reduced = self.function(values.to(self._blocks[-1].device) if self._blocks else values)
-        value = as_single_value(reduced)
-        if value is None:
-            rule = "a function that returns one number"
-            action = "Return a tensor with one element."
-            raise ValueError(must_be("reduce_fx", rule, reduced, f"log({self._name!r})", action))
-        return value
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that was collected, as copies of tensors and plain values; folds nothing."""
-        return {"tensors": save_tensors(self._tensors), "blocks": [save_tensor(block) for block in self._blocks]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state; later values are folded in the same blocks as without the interruption."""
-        self._tensors, self._blocks = load_tensors(state["tensors"]), [load_tensor(block) for block in state["blocks"]]
-
-    def _fold(self) -> None:
-        if self._tensors:
-            self._inspect(self._tensors)
-            device = self._tensors[-1].device
-            self._blocks.append(torch.stack([tensor.to(device) for tensor in self._tensors]))
-            self._tensors = []
-
-    def _values(self) -> Tensor | None:
-        self._fold()
-        device = self._blocks[-1].device if self._blocks else None
-        return torch.cat([block.to(device) for block in self._blocks]) if self._blocks else None
-
-
-Reduction = FoldedReduction | FunctionReduction
-
-
-class UnknownFunction:
-    """Stands for a user's function, which a checkpoint cannot hold, until it is passed to `log` again."""
-
-    def __call__(self, values: Tensor) -> Any:
-        raise RuntimeError("The function of a resumed `reduce_fx` is not known yet. Pass it to `log` again.")
-
-    def __repr__(self) -> str:
-        return "<a user's function>"
-
-
-UNKNOWN_FUNCTION = UnknownFunction()
-
-_NAMES: dict[Any, str] = {
-    **{name: name for name in FOLDS},
-    **{"avg": "mean", torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"},
-    **{sum: "sum", max: "max", min: "min"},
-}
-
-
-def reduction_name(reduce_fx: object) -> str | None:
-    """Return "mean", "sum", "max" or "min"; None for anything else, such as a user's function."""
-    return _NAMES.get(reduce_fx) if reduce_fx.__hash__ is not None else None

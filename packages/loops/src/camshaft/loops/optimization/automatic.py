@@ -15,11 +15,11 @@ from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import (
     OptimizerUpdate,
     UpdateContext,
-    check_accumulation,
     next_hiddens,
     with_hiddens,
     without_graph,
 )
+from camshaft.loops.optimization.window import check_accumulation
 from camshaft.loops.state.run import Run
 
 
@@ -57,7 +57,7 @@ class AutomaticOptimization:
         self._window.next_length = settings.accumulate_grad_batches
         self.settings = settings
         for update in self._updates:
-            update.follow(settings)
+            update.preparation.follow(settings)
 
     @property
     def holds_gradients(self) -> bool:
@@ -112,7 +112,7 @@ class AutomaticOptimization:
         """Adapt to the window's length, where that has changed."""
         self._accumulates = self._window.length != 1
         for update in self._updates:
-            update.follow(self.settings)
+            update.preparation.follow(self.settings)
 
     def _follow_loaded_window(self) -> None:
         """Take the accumulation that the window restored into the settings."""

@@ -19,7 +19,8 @@ from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read
 from camshaft.loops.optimization.manual import ManualOptimization, check_manual, check_optimizer_idx
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.toggling import OptimizerToggle, toggle_of
-from camshaft.loops.optimization.update import AccumulationWindow, OptimizerUpdate, UpdateContext, check_accumulation
+from camshaft.loops.optimization.update import ClosureUpdate, OptimizerUpdate, UpdateContext, has_owner
+from camshaft.loops.optimization.window import AccumulationWindow, check_accumulation
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run
 
@@ -157,7 +158,8 @@ class StandardOptimizationFactory:
 
     def make_update(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int) -> OptimizerUpdate:
         """Return the update of one optimizer."""
-        return OptimizerUpdate(context, optimizer, optimizer_idx)
+        update = ClosureUpdate if has_owner(context.run, optimizer) else OptimizerUpdate
+        return update(context, optimizer, optimizer_idx)
 
     def make_truncated(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
         """Return the mode of one optimizer on batches that are split along time.

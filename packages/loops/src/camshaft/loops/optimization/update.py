@@ -19,6 +19,7 @@ from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.transfer import map_nested
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, dropping_gradients
 from camshaft.loops.optimization.settings import OptimizationSettings
+from camshaft.loops.optimization.window import AccumulationWindow
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run
 
@@ -49,6 +50,107 @@ class UpdateContext:
         return type(self.run.module).__qualname__
 
 
+class Zeroing:
+    """Zeroes the gradients of one optimizer, once for each window, at the place that `zero_grad` names.
+
+    Args:
+        context: The parts that all updates share.
+        optimizer: The optimizer.
+        optimizer_idx: Its index among all.
+        place: The place.
+
+    Attributes:
+        is_first: Whether the place is before a window's first `training_step`.
+        is_last: Whether it is after the update; gradients are then zeroed before the first one, too.
+        is_done: Whether the gradients of the window that is open have been zeroed.
+        drop: Zeroes without calling any hook.
+        quick: The same where no receiver has a hook of zeroing, else None.
+    """
+
+    def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int, place: ZeroGrad) -> None:
+        hooks = context.run.hooks
+        self.is_first = place == "before_training_step"
+        self.is_done = self.is_last = place == "after_optimizer_step"
+        self.drop = dropping_gradients(optimizer)
+        self._optimizer = optimizer
+        self._progress = context.progress
+        self._announce = _implemented(hooks.on_before_zero_grad)
+        self._override = with_arguments(hooks, "optimizer_zero_grad", optimizer_idx=optimizer_idx)
+        self.quick = self.drop if self._announce is None and self._override is None else None
+        if self.is_last:
+            self.drop()  # older gradients must not reach the first update
+
+    def run(self, batch_idx: int) -> None:
+        """Zero the gradients. Hooks: on_before_zero_grad, optimizer_zero_grad."""
+        self.announce()
+        self.clear(batch_idx)
+        self.is_done = True
+
+    def announce(self) -> None:
+        """Tell that gradients are about to be zeroed. Hooks: on_before_zero_grad."""
+        if self._announce is not None:
+            self._announce(self._optimizer)
+
+    def clear(self, batch_idx: int) -> None:
+        """Zero the gradients. Hooks: optimizer_zero_grad."""
+        if self._override is not None:
+            self._override(self._progress.current_epoch, batch_idx, self._optimizer)
+        else:
+            self.drop()
+
+
+class Preparation:
+    """Averages, unscales and clips the gradients of one optimizer, right before its step.
+
+    Args:
+        context: The parts that all updates share.
+        optimizer: The optimizer.
+        optimizer_idx: Its index among all.
+
+    Attributes:
+        is_needed: Whether there is anything to do. Most updates have nothing; this spares them the call.
+    """
+
+    def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int) -> None:
+        hooks, strategy = context.run.hooks, context.run.strategy
+        self._optimizer = optimizer
+        self._window = context.window
+        has_hook = hooks.on_before_optimizer_step is not no_op
+        bound = partial(with_arguments, hooks, optimizer_idx=optimizer_idx)
+        self._on_before_optimizer_step: Any = bound("on_before_optimizer_step") if has_hook else None
+        self._configure_gradient_clipping = bound("configure_gradient_clipping")
+        self._unscale_gradients, self._clip_gradients = strategy.unscale_gradients, strategy.clip_gradients
+        self.follow(context.settings)
+
+    def follow(self, settings: OptimizationSettings) -> None:
+        """Clip by these settings from the next update on, and adapt to the window's length."""
+        self._settings = settings
+        has_hook = self._on_before_optimizer_step is not None or self._configure_gradient_clipping is not None
+        self.is_needed = has_hook or settings.gradient_clip_val is not None or self._window.length != 1
+
+    def run(self) -> None:
+        """Prepare the gradients. Hooks: on_before_optimizer_step, configure_gradient_clipping."""
+        window = self._window
+        if window.length != 1 and window.position != window.divisor:
+            self._average_over(window.position)
+        self._unscale_gradients(self._optimizer)
+        if self._on_before_optimizer_step is not None:
+            self._on_before_optimizer_step(self._optimizer)
+        clip_val, algorithm = self._settings.gradient_clip_val, self._settings.gradient_clip_algorithm
+        if self._configure_gradient_clipping is not None:
+            self._configure_gradient_clipping(self._optimizer, clip_val, algorithm)
+        elif clip_val is not None:
+            self._clip_gradients(self._optimizer, clip_val, algorithm)
+
+    def _average_over(self, length: int) -> None:
+        """Correct gradients that were divided by another length before the epoch's end was known."""
+        factor = self._window.divisor / length
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+
+
 class OptimizerUpdate:
     """Makes the updates of one optimizer, one for each accumulation window.
 
@@ -68,6 +170,8 @@ class OptimizerUpdate:
         holds_gradients: Whether gradients wait for the update that ends their window.
         hiddens: The hidden state that the next step gets.
         has_updated: Whether the latest step updated the weights.
+        zeroing: Zeroes the gradients.
+        preparation: Prepares the gradients for the optimizer's step.
     """
 
     def __init__(
@@ -78,65 +182,36 @@ class OptimizerUpdate:
         *,
         default_zero_grad: ZeroGrad = "before_backward",
     ) -> None:
-        run, zero_grad = context.run, context.settings.zero_grad or default_zero_grad
+        run = context.run
+        hooks, strategy = run.hooks, run.strategy
         self.optimizer = optimizer
         self.holds_gradients = False
         self.hiddens: Any = None
         self.has_updated = False
+        self.zeroing = Zeroing(context, optimizer, optimizer_idx, context.settings.zero_grad or default_zero_grad)
+        self.preparation = Preparation(context, optimizer, optimizer_idx)
+        # For the hot path: a step looks up no attribute of hooks and strategy, and a hook without receivers is None.
+        self._context = context
         self._optimizer_idx = optimizer_idx
-        self._settings = context.settings
         self._window = context.window
-        self._progress = context.progress
-        self._module = run.module
-        self._strategy = run.strategy
         self._carries_hiddens = context.split is not None
-        self._evaluates_loss = needs_closure(optimizer)
-        self._with_closure = run.hooks.optimizer_step is not None or steps_with_closure(optimizer)
-        self._drop_gradients = dropping_gradients(optimizer)
-        self._bind(run.hooks, run.strategy)
-        self.follow(context.settings)
-        self._zeroes_first = zero_grad == "before_training_step"
-        self._zeroes_last = zero_grad == "after_optimizer_step"
-        self._zeroed = self._zeroes_last
-        self._has_stepped = False
-        if self._zeroes_last:
-            self._drop_gradients()  # older gradients must not reach the first update
-        self._step_hook = optimizer.register_step_post_hook(self._note_step) if self._with_closure else None
-
-    def _bind(self, hooks: Hooks, strategy: Strategy) -> None:
-        """Bind all that a step calls.
-
-        This is for the hot path: a step looks up no attribute of hooks and strategy, and a hook without receivers is
-        None, so that it is not even called.
-        """
-        optimizer, is_autocast = self.optimizer, is_under_autocast(strategy)
-        bound = partial(with_arguments, hooks, optimizer_idx=self._optimizer_idx)
         self._training_step: Any = hooks.training_step
-        self._on_before_zero_grad = _implemented(hooks.on_before_zero_grad)
         self._on_before_backward = _implemented(hooks.on_before_backward)
         self._on_after_backward = _implemented(hooks.on_after_backward)
-        has_on_before_step = hooks.on_before_optimizer_step is not no_op
-        self._on_before_optimizer_step: Any = bound("on_before_optimizer_step") if has_on_before_step else None
-        self._configure_gradient_clipping = bound("configure_gradient_clipping")
-        self._optimizer_zero_grad = bound("optimizer_zero_grad")
-        self._step = strategy.optimizer_step
-        self._own_step = bound(
-            "optimizer_step", on_tpu=False, using_native_amp=is_autocast, using_lbfgs=isinstance(optimizer, LBFGS)
+        self._backward: Any = strategy.backward
+        is_autocast = is_under_autocast(strategy)
+        differentiate = with_arguments(
+            hooks, "backward", optimizer_idx=optimizer_idx, optimizer=optimizer, use_amp=is_autocast
         )
-        self._unscale_gradients, self._clip_gradients = strategy.unscale_gradients, strategy.clip_gradients
-        backward: Any = strategy.backward
-        differentiate = bound("backward", optimizer=optimizer, use_amp=is_autocast)
-        self._backward = backward if differentiate is None else partial(backward, differentiate=differentiate)
-        # set only where zeroing calls no hook: `run` then does it without a further call
-        self._zero_grad = None if self._on_before_zero_grad or hooks.optimizer_zero_grad else self._drop_gradients
-        self._calls_before_step = hooks.configure_gradient_clipping is not None or has_on_before_step
+        if differentiate is not None:
+            self._backward = partial(strategy.backward, differentiate=differentiate)
+        self._strategy, self._step = strategy, strategy.optimizer_step
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """Add a step's gradients to those of its window, and update the weights if it ends the window. Collective.
 
         Hooks: training_step, on_before_zero_grad, optimizer_zero_grad, on_before_backward, backward,
-        on_after_backward, on_before_optimizer_step, configure_gradient_clipping; around all of these, at a window's
-        end, optimizer_step if it is overridden.
+        on_after_backward, on_before_optimizer_step, configure_gradient_clipping.
 
         Args:
             batch: The batch or split, on its device.
@@ -149,26 +224,23 @@ class OptimizerUpdate:
         Raises:
             TypeError: If `training_step` returned neither a loss nor None.
             LossError: If the loss has several elements or no graph.
-            RuntimeError: If an override of `optimizer_step`, or an optimizer's own step, never called its closure, or
-                called it twice although gradients are accumulated.
         """
-        if ends_window and self._with_closure:
-            return self._run_with_closure(batch, batch_idx)
+        zeroing = self.zeroing
         self.has_updated = False
-        if self._zeroes_first and not self._zeroed:
-            self._zero_gradients(batch_idx)
+        if zeroing.is_first and not zeroing.is_done:
+            zeroing.run(batch_idx)
         if self._carries_hiddens:
             outputs = self._training_step(batch, batch_idx, self._optimizer_idx, self.hiddens)
         else:
             outputs = self._training_step(batch, batch_idx, self._optimizer_idx)
-        loss = outputs if isinstance(outputs, Tensor) else loss_of(outputs, self._module)
+        loss = outputs if isinstance(outputs, Tensor) else loss_of(outputs, self._context.run.module)
         if loss is not None:
-            if not self._zeroed:
-                if self._zero_grad is not None:
-                    self._zero_grad()
-                    self._zeroed = True
+            if not zeroing.is_done:
+                if zeroing.quick is not None:
+                    zeroing.quick()
+                    zeroing.is_done = True
                 else:
-                    self._zero_gradients(batch_idx)
+                    zeroing.run(batch_idx)
             if self._window.divisor != 1:
                 loss = loss / self._window.divisor
             if self._on_before_backward is not None:
@@ -183,50 +255,84 @@ class OptimizerUpdate:
                 self._on_after_backward()
         if ends_window:
             if self.holds_gradients:
-                if self._has_work_before_step:
-                    self._before_step()
+                if self.preparation.is_needed:
+                    self.preparation.run()
                 self._step(self.optimizer)
                 self.has_updated = not self._strategy.has_skipped_step
-                if self._zeroes_last:
-                    self._zero_gradients(batch_idx)
-            self._zeroed, self.holds_gradients = self._zeroes_last, False
+                if zeroing.is_last:
+                    zeroing.run(batch_idx)
+            zeroing.is_done, self.holds_gradients = zeroing.is_last, False
         return outputs
-
-    def follow(self, settings: OptimizationSettings) -> None:
-        """Clip by these settings from the next update on, and adapt to the window's length."""
-        self._settings = settings
-        # Most updates have nothing to do between backward and step; this flag spares them the call.
-        self._has_work_before_step = (
-            self._calls_before_step or settings.gradient_clip_val is not None or self._window.length != 1
-        )
 
     def drop(self) -> None:
         """Forget the gradients of a window that no update will end."""
-        if self._zeroes_last and self.holds_gradients:
-            self._drop_gradients()
-        self._zeroed, self.holds_gradients = self._zeroes_last, False
+        if self.zeroing.is_last and self.holds_gradients:
+            self.zeroing.drop()
+        self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the open window, as plain values."""
-        return {"zeroed": self._zeroed and not self._window.is_complete, "holds_gradients": self.holds_gradients}
+        is_zeroed = self.zeroing.is_done and not self._window.is_complete
+        return {"zeroed": is_zeroed, "holds_gradients": self.holds_gradients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on inside the window that was open; its gradients are restored with the weights."""
         self.holds_gradients = bool(state["holds_gradients"])
-        self._zeroed = self._zeroes_last or bool(state["zeroed"])
+        self.zeroing.is_done = self.zeroing.is_last or bool(state["zeroed"])
 
     def close(self) -> None:
         """Leave the optimizer as it was."""
-        if self._step_hook is not None:
-            self._step_hook.remove()
 
-    def _run_with_closure(self, batch: Any, batch_idx: int) -> Any:
-        """Run the window's last step and its update under the control of their owner.
+    def _explain(self, loss: Tensor, error: RuntimeError) -> None:
+        """Replace an error of backward by one that explains it, if its cause is the loss."""
+        try:
+            check_loss(loss, "`training_step` must return", self._context.where)
+        except LossError as of_loss:
+            raise of_loss from error
 
-        The owner is an override of `optimizer_step`, or an optimizer that is not torch's own. What they call is a
-        closure that runs the step's forward, zeroing and backward, and then clipping, each time anew. It enables
-        gradients, since the `step` of many optimizers disables them.
+
+class ClosureUpdate(OptimizerUpdate):
+    """Makes the updates of an optimizer under the control of their owner, who gets a closure.
+
+    The owner is an override of `optimizer_step`, or an optimizer that is not torch's own. The closure runs the last
+    step of a window (forward, zeroing and backward), and then clipping, each time anew. It enables gradients, since the
+    `step` of many optimizers disables them.
+    """
+
+    def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int, **settings: Any) -> None:
+        super().__init__(context, optimizer, optimizer_idx, **settings)
+        self._own_step = with_arguments(
+            context.run.hooks,
+            "optimizer_step",
+            optimizer_idx=optimizer_idx,
+            on_tpu=False,
+            using_native_amp=is_under_autocast(context.run.strategy),
+            using_lbfgs=isinstance(optimizer, LBFGS),
+        )
+        self._evaluates_loss = needs_closure(optimizer)
+        self._has_stepped = False
+        self._step_hook = optimizer.register_step_post_hook(self._note_step)
+
+    def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
+        """Run a step as `OptimizerUpdate.run`, or let the owner run the one that ends a window. Collective.
+
+        Hooks: those of `OptimizerUpdate.run`; around all of these, at a window's end, optimizer_step.
+
+        Args:
+            batch: The batch or split, on its device.
+            batch_idx: Index of the batch in the epoch.
+            ends_window: Whether the window's gradients are complete with it.
+
+        Returns:
+            The outputs of `training_step`.
+
+        Raises:
+            TypeError, LossError: As `OptimizerUpdate.run`.
+            RuntimeError: If the owner never called the closure, or called it twice although gradients are accumulated.
         """
+        add_gradients = super().run
+        if not ends_window:
+            return add_gradients(batch, batch_idx, ends_window=False)
         outputs: Any = None
         num_evaluations = 0
 
@@ -236,15 +342,15 @@ class OptimizerUpdate:
             outputs = None  # frees the graph of the evaluation before
             num_evaluations += 1
             if num_evaluations > 1:
-                self._evaluate_again()
-            outputs = self.run(batch, batch_idx, ends_window=False)
-            self._before_step_of_closure(batch_idx, num_evaluations)
-            return loss_of(outputs, self._module)
+                self._discard_evaluation()
+            outputs = add_gradients(batch, batch_idx, ends_window=False)
+            self._prepare_step(batch_idx, num_evaluations)
+            return loss_of(outputs, self._context.run.module)
 
         self._has_stepped = False
         try:
             if self._own_step is not None:
-                self._own_step(self._progress.current_epoch, batch_idx, self.optimizer, closure)
+                self._own_step(self._context.progress.current_epoch, batch_idx, self.optimizer, closure)
             else:
                 self._step(self.optimizer, closure)
         except _NoLossError:
@@ -252,206 +358,71 @@ class OptimizerUpdate:
         if not num_evaluations:
             self._check_left_out()
         self.has_updated = self._has_stepped and self.holds_gradients
-        if self._zeroes_last and self.holds_gradients:
-            self._zero_gradients(batch_idx)
-        self._zeroed, self.holds_gradients = self._zeroes_last, False
+        if self.zeroing.is_last and self.holds_gradients:
+            self.zeroing.run(batch_idx)
+        self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
         return outputs
 
-    def _explain(self, loss: Tensor, error: RuntimeError) -> None:
-        """Replace an error of backward by one that explains it, if its cause is the loss."""
-        try:
-            check_loss(loss, "`training_step` must return", type(self._module).__qualname__)
-        except LossError as of_loss:
-            raise of_loss from error
+    def close(self) -> None:
+        """Leave the optimizer as it was."""
+        self._step_hook.remove()
+
+    @property
+    def _owner(self) -> str:
+        if self._own_step is None:
+            return f"{type(self.optimizer).__qualname__}.step"
+        return f"{self._context.where}.optimizer_step"
 
     def _check_left_out(self) -> None:
-        """Refuse an override of `optimizer_step`, or an optimizer's own step, that has not called its closure."""
+        """Refuse an owner that has not called its closure."""
+        name, action = "optimizer_closure", "Pass it on: `optimizer.step(closure=optimizer_closure)`."
         if self._own_step is None:
-            raise RuntimeError(
-                "`closure` must be called in `step`, since it computes the gradients, but got no call of it in "
-                f"{type(self.optimizer).__qualname__}.step. Call it first: `loss = closure()`."
-            )
+            name, action = "closure", "Call it first: `loss = closure()`."
         raise RuntimeError(
-            "`optimizer_closure` must be called in `optimizer_step`, but got no call of it in "
-            f"{type(self._module).__qualname__}.optimizer_step. Pass it on: "
-            "`optimizer.step(closure=optimizer_closure)`."
+            f"`{name}` must be called in `{self._owner.rpartition('.')[2]}`, since it computes the gradients, but got "
+            f"no call of it in {self._owner}. {action}"
         )
 
-    def _zero_gradients(self, batch_idx: int) -> None:
-        if self._on_before_zero_grad is not None:
-            self._on_before_zero_grad(self.optimizer)
-        self._clear_gradients(batch_idx)
-        self._zeroed = True
-
-    def _clear_gradients(self, batch_idx: int) -> None:
-        if self._optimizer_zero_grad is not None:
-            self._optimizer_zero_grad(self._progress.current_epoch, batch_idx, self.optimizer)
-        else:
-            self._drop_gradients()
-
-    def _before_step(self) -> None:
-        window = self._window
-        if window.length != 1 and window.position != window.divisor:
-            self._average_over(window.position)
-        self._unscale_gradients(self.optimizer)
-        if self._on_before_optimizer_step is not None:
-            self._on_before_optimizer_step(self.optimizer)
-        clip_val, algorithm = self._settings.gradient_clip_val, self._settings.gradient_clip_algorithm
-        if self._configure_gradient_clipping is not None:
-            self._configure_gradient_clipping(self.optimizer, clip_val, algorithm)
-        elif clip_val is not None:
-            self._clip_gradients(self.optimizer, clip_val, algorithm)
-
-    def _average_over(self, length: int) -> None:
-        """Correct gradients that were divided by another length before the epoch's end was known."""
-        factor = self._window.divisor / length
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
-
-    def _evaluate_again(self) -> None:
-        """Discard a previous evaluation of the closure."""
+    def _discard_evaluation(self) -> None:
+        """Discard the evaluation of the closure before this one."""
         if self._window.length != 1:
             rule = "called once per update, since the gradients of a window are added up"
             action = "Call it once, or pass accumulate_grad_batches=1."
-            where = f"{type(self._module).__qualname__}.optimizer_step"
-            if self._own_step is None:
-                where = f"{type(self.optimizer).__qualname__}.step"
-            raise RuntimeError(must_be("optimizer_closure", rule, "another call", where, action))
-        self._zeroed, self.holds_gradients = self._zeroes_last, False
-        if self._zeroes_last:
-            self._drop_gradients()
+            raise RuntimeError(must_be("optimizer_closure", rule, "another call", self._owner, action))
+        self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
+        if self.zeroing.is_last:
+            self.zeroing.drop()
 
-    def _before_step_of_closure(self, batch_idx: int, num_evaluations: int) -> None:
-        """Clip and call the hooks before the step, if the closure gave gradients."""
+    def _prepare_step(self, batch_idx: int, num_evaluations: int) -> None:
+        """Prepare the gradients if the closure gave any."""
         if self.holds_gradients:
-            self._before_step()
+            self.preparation.run()
         elif self._own_step is not None and not self._evaluates_loss:
-            if not self._zeroed:
-                self._zero_gradients(batch_idx)  # so that the step that follows has nothing to apply
+            if not self.zeroing.is_done:
+                self.zeroing.run(batch_idx)  # so that the step that follows has nothing to apply
         elif num_evaluations == 1:
             raise _NoLossError
         else:
             rule = f"a loss whenever {type(self.optimizer).__name__} evaluates it again for an update"
-            where = f"{type(self._module).__qualname__}.training_step"
-            raise RuntimeError(must_be("return value", rule, None, where, "Decide by the batch alone what to skip."))
+            where, action = f"{self._context.where}.training_step", "Decide by the batch alone what to skip."
+            raise RuntimeError(must_be("return value", rule, None, where, action))
 
     def _note_step(self, *_: Any) -> None:
         self._has_stepped = True
-
-
-def _implemented(hook: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a hook, or None if it has no receivers."""
-    return None if hook is no_op else hook
 
 
 class _NoLossError(Exception):
     """Raised through the `step` of an optimizer that evaluates the loss itself, when there is none."""
 
 
-_COUNTS = ("position", "divisor", "num_begun", "is_complete")
+def has_owner(run: Run, optimizer: Optimizer) -> bool:
+    """Return whether updates are under the control of an owner, who gets a closure; see `ClosureUpdate`."""
+    return run.hooks.optimizer_step is not None or steps_with_closure(optimizer)
 
 
-class AccumulationWindow:
-    """The accumulation window that is open. What it counts are batches or, where batches are split, splits.
-
-    Args:
-        length: Steps of a whole window.
-
-    Attributes:
-        length: Steps of a whole window of this epoch.
-        next_length: Steps of a window in the epochs that begin later.
-        position: Steps of this window so far.
-        divisor: Divisor of each loss of this window: its length, as far as that was known when it began.
-        num_begun: Windows of this epoch so far, with this one.
-        is_complete: Whether the latest step ends this window; the next one begins another.
-    """
-
-    def __init__(self, length: int) -> None:
-        self.length = self.next_length = self._given_length = length
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin a new epoch, in which no window is open."""
-        self.position = 0
-        self.divisor: int | float = self.length
-        self.num_begun = 0
-        self.is_complete = True
-
-    def begin_steps(self) -> None:
-        """Take `next_length` for the epoch whose steps begin."""
-        self.length = self.divisor = self.next_length
-
-    def enter(self, num_remaining: int | float) -> None:
-        """Take in the next step.
-
-        Args:
-            num_remaining: Steps of the epoch from this one on; infinite if unknown.
-        """
-        if self.is_complete:
-            self.position = 0
-            self.divisor = min(self.length, num_remaining)
-            self.num_begun += 1
-        self.position += 1
-        self.is_complete = self.position == self.length or num_remaining == 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the window, as plain values."""
-        lengths = {"length": self.length, "given_length": self._given_length, "next_length": self.next_length}
-        return {**lengths, **{name: getattr(self, name) for name in _COUNTS}}
-
-    def load_next_length(self, state: dict[str, Any]) -> bool:
-        """Restore a length that was set during the saved run, unless this run was given another one.
-
-        Returns:
-            Whether both runs were given the same.
-        """
-        is_same = bool(state.get("given_length", state["length"]) == self._given_length)
-        if is_same:
-            self.next_length = int(state.get("next_length", state["length"]))
-        return is_same
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on inside an epoch, and inside the window that was open.
-
-        Raises:
-            ValueError: If it was open and its length was another one than this run has been given.
-        """
-        if self.load_next_length(state):
-            self.length = int(state["length"])
-        elif not state["is_complete"] and state["length"] != self.length:
-            rule = f"that of the checkpoint ({state['length']}), which was saved inside an accumulation window"
-            action = "Pass the same, or resume from a checkpoint that was saved at a window's end."
-            raise ValueError(must_be("accumulate_grad_batches", rule, self.length, "fit", action))
-        for name in _COUNTS:
-            setattr(self, name, state[name])
-        if self.is_complete:
-            self.divisor = self.length  # the next window has the length of this run
-
-
-def check_accumulation(length: int, optimizers: Sequence[Optimizer], where: str) -> None:
-    """Raise `ValueError` where optimizers cannot wait for the gradients of several steps.
-
-    Args:
-        length: Steps of a window.
-        optimizers: The optimizers that automatic optimization steps.
-        where: The module's class, for the message.
-    """
-    if length == 1:
-        return
-    for optimizer in optimizers:
-        if needs_closure(optimizer):
-            rule = f"1 with {type(optimizer).__name__}, which evaluates the loss several times per update"
-            action = "Use another optimizer, or 1."
-            raise ValueError(must_be("accumulate_grad_batches", rule, length, where, action))
-    parameters = [
-        {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} for optimizer in optimizers
-    ]
-    if sum(map(len, parameters)) != len(set().union(*parameters)):
-        rule = "1 if optimizers share parameters, whose gradients would mix while they wait for the update"
-        action = "Give every parameter to one optimizer, or pass 1."
-        raise ValueError(must_be("accumulate_grad_batches", rule, length, where, action))
+def _implemented(hook: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return a hook, or None if it has no receivers."""
+    return None if hook is no_op else hook
 
 
 def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:

@@ -11,6 +11,7 @@ from camshaft.hooks_core import Callback, Hooks, resolve
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, note_errors
 from camshaft.loops.state.callback_state import check_state_keys
+from camshaft.loops.state.checkpoint_adapter import CheckpointAdapter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +61,15 @@ class FitOrder:
 
 _OF_VERB = frozenset(
     {
-        *("checkpoint", "read", "call_wrappers", "adapters", "epoch_state", "optimization_factory"),
+        *(
+            "checkpoint",
+            "checkpoint_adapter",
+            "read",
+            "call_wrappers",
+            "adapters",
+            "epoch_state",
+            "optimization_factory",
+        ),
         *("hooks", "save_requests", "batch_functions", "on_preempt", "_attached", "stop_workers", "_saving"),
     }
 )
@@ -95,6 +104,7 @@ class Run:
             the hooks.
         metrics: Collects what the module logs; None collects nothing.
         checkpoint: A checkpoint to start from.
+        checkpoint_adapter: Translates the states of a checkpoint of another format.
         write_checkpoint: Carries out one request to save. It may return a `PendingSave`, which waits for its end.
         strict_hooks: Whether faults in receivers' hooks are errors.
         epoch: The epoch of training, which samplers are told; fit sets it.
@@ -105,13 +115,6 @@ class Run:
         adapters: Called in order with the run, right after its hooks are resolved and before any is called. An adapter
             may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
         order: Departures of a fit from the usual order of its hooks.
-        draws_as_lightning: Whether loaders draw the random numbers that they draw in Lightning, and not those of a
-            plain loop. Samplers stay where the last batch was, which matters to a generator of their own; of a stream
-            whose length or limit is known nothing is read ahead. The first epoch's training loaders begin before
-            `on_train_start`, those of evaluation before its start hook. A loader that is asked for after the first
-            epoch begins twice, and one that is no `DataLoader` once more when it is first used. Validation loaders are
-            asked for with the random numbers of before the training loader was, if a sanity check follows, which then
-            puts back the global random numbers alone, and no state of callbacks, data and metrics.
         restores_weights: Whether the weights of `checkpoint` are loaded into the module; false where something else
             does so.
         epoch_state: State for a checkpoint that is taken inside a training epoch, by its key there.
@@ -134,6 +137,7 @@ class Run:
     loaders: Mapping[str, Any] = attrs.field(factory=dict)
     metrics: MetricSink | None = None
     checkpoint: dict[str, Any] | None = None
+    checkpoint_adapter: CheckpointAdapter = attrs.field(factory=CheckpointAdapter)
     write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
     strict_hooks: bool = True
     epoch: int = 0
@@ -141,7 +145,6 @@ class Run:
     call_wrappers: list[object] = attrs.field(factory=list)
     adapters: list[Callable[[Run], None]] = attrs.field(factory=list)
     order: FitOrder = attrs.field(factory=FitOrder)
-    draws_as_lightning: bool = False
     restores_weights: bool = True
     epoch_state: dict[str, EpochState] = attrs.field(factory=dict)
     optimization_factory: OptimizationFactory | None = None

@@ -1,12 +1,8 @@
-"""Copies of tensors in CPU memory, from which a checkpoint is written while training goes on."""
+"""Copies of tensors in CPU memory, from which a checkpoint is written in the background."""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -18,12 +14,6 @@ _ALIGNMENT_BYTES = 16
 
 _CACHE_LINE_BYTES = 64
 
-_PIECE_BYTES = 8 * 2**20
-"""Size of the copies of one call. Small enough that all threads end at about the same time."""
-
-_MAX_COPY_THREADS = 4
-"""More threads than a few wait for the memory, and take cores from the training loop."""
-
 
 class StagingBuffers:
     """CPU memory for snapshots of tensors on any device, reused by the next snapshot.
@@ -31,14 +21,9 @@ class StagingBuffers:
     New memory costs more than the copy itself, since the operating system maps it page by page on the first write. So
     each snapshot of a run reuses the memory of the one before, which must not be needed any more by then. Memory for
     tensors on a GPU is pinned. Tensors that share memory do so in the snapshot.
-
-    Args:
-        num_threads: Number of copying threads; by default the number of cores per process, up to four.
     """
 
-    def __init__(self, num_threads: int | None = None) -> None:
-        self._num_threads = num_threads or min(_MAX_COPY_THREADS, _num_cores())
-        self._executor: ThreadPoolExecutor | None = None
+    def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
         self._pinned: dict[int, list[Tensor]] = {}
         self._ranges: dict[tuple[torch.device, int], _Range] = {}
@@ -83,21 +68,11 @@ class StagingBuffers:
             # Shared with forked processes, such as data loader workers. Private memory would be copied page by page
             # on the next write as long as they live.
             self._memory = mmap.mmap(-1, num_bytes)
-        pieces: deque[tuple[int, int, int]] = deque()
         for part, start in zip(ranges, starts, strict=True):
             # One storage for each range: torch writes whole storages.
             buffer = torch.frombuffer(self._memory, dtype=torch.uint8, count=part.num_bytes, offset=start)
-            target, source = buffer.data_ptr(), part.source.untyped_storage().data_ptr() + part.start
-            for offset in range(0, part.num_bytes, _PIECE_BYTES):
-                length = min(_PIECE_BYTES, part.num_bytes - offset)
-                pieces.append((target + offset, source + offset, length))
+            buffer.copy_(part.bytes())
             part.set_views(buffer)
-        num_others = min(self._num_threads, -(-num_bytes // _PIECE_BYTES)) - 1
-        if num_others > 0 and self._executor is None:
-            self._executor = ThreadPoolExecutor(self._num_threads - 1, "camshaft-staging")
-        others = [self._executor.submit(_copy_all, pieces) for _ in range(num_others)] if self._executor else []
-        _copy_all(pieces)
-        wait(others)
 
     def _copy_from_cuda(self, ranges: list[_Range]) -> None:
         free, self._pinned = self._pinned, {}
@@ -143,19 +118,6 @@ class _Range:
             _view(staged, buffer, offset, tensor.size(), tensor.stride())
 
 
-def _copy_all(pieces: deque[tuple[int, int, int]]) -> None:
-    """Copy pieces (target, source, length) until none is left. Several threads may call it with the same pieces.
-
-    `ctypes` releases the interpreter's lock. `Tensor.copy_` would start another set of torch's threads in each thread.
-    """
-    while pieces:
-        try:
-            piece = pieces.popleft()
-        except IndexError:  # another thread took the last
-            return
-        ctypes.memmove(*piece)
-
-
 def _is_plain_memory(tensor: Tensor) -> bool:
     """Return whether a tensor is dense memory on the CPU or a CUDA device, and of no subclass."""
     return (
@@ -173,10 +135,3 @@ def _first_byte(tensor: Tensor) -> int:
 def _view(tensor: Tensor, memory: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     """Make a tensor a view of another's storage, of any dtype."""
     return tensor.set_(memory.untyped_storage(), offset, size, stride)
-
-
-def _num_cores() -> int:
-    """Return the number of cores per process of this machine."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, available // max(1, int(local_world_size) if local_world_size.isdigit() else 1))

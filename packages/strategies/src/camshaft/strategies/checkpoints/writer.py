@@ -1,4 +1,4 @@
-"""Saving and loading the checkpoints of a strategy, on all ranks together, also while training goes on."""
+"""Saving and loading the checkpoints of a strategy, on all ranks together, also in the background."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CheckpointWriter:
 
     Args:
         strategy: The strategy, for its rank and collectives.
-        asynchronous: Whether a thread writes while training goes on. A save then blocks only for a copy of the tensors
+        asynchronous: Whether a thread writes in the background. A save then blocks only for a copy of the tensors
             into memory that is kept, of the checkpoint's size.
     """
 
@@ -168,7 +168,7 @@ class _Parts:
     """This rank's parts of a checkpoint.
 
     Args:
-        buffers: Memory for copies of the tensors, if training goes on while they are written.
+        buffers: Memory for copies of the tensors, if they are written in the background.
         is_first: Whether this is rank 0, whose plain values are written.
 
     Attributes:

@@ -13,6 +13,6 @@ or, check by check, in a test::
         conformance.CHECKS[name](MyStrategy, tmp_path)
 """
 
-from camshaft.strategies.conformance.check import CHECKS, Check, ConformanceError, Outcome, Report, run
+from camshaft.strategies.conformance.check import CHECKS, Check, ConformanceError, Report, run
 
-__all__ = ["CHECKS", "Check", "ConformanceError", "Outcome", "Report", "run"]
+__all__ = ["CHECKS", "Check", "ConformanceError", "Report", "run"]

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any
 
 import torch
 from attrs import frozen
@@ -18,12 +17,13 @@ from attrs import frozen
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.strategies.conformance import protocol_checks, training_checks
-from camshaft.strategies.conformance.trial import CheckStopped, OutOfStepError, RankResult, Ranks, Trial
+from camshaft.strategies.conformance.trial import CheckStopped, OutOfStepError, Ranks, Trial
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 5.0
 _NUM_FRAMES = 6
 _STUCK = "stuck"
+_NO_END = "the check did not end on this rank"
 
 
 @frozen
@@ -75,23 +75,21 @@ class Check:
             strategy.connect()
             ranks = Ranks(directory, strategy.global_rank, strategy.world_size, timeout_seconds)
         except Exception as cause:
-            finding = f"it raised {_in_words(cause)} before the check began"
+            finding = f"it raised {_describe(cause)} before the check began"
             raise ConformanceError(self.name, {0: [finding]}, in_step=False) from cause
         trial = Trial(make_strategy, directory, rtol, ranks)
-        error, ended = _run(self.function, trial, timeout_seconds)
-        everywhere = ranks.end(ended)
-        findings = {rank: _findings_of(result) for rank, result in everywhere.items()}
+        error, kind = _run(self.function, trial, timeout_seconds)
+        everywhere = ranks.end(trial.findings, kind)
+        findings = {rank: [_NO_END] if ended is None else ended[0] for rank, ended in everywhere.items()}
         if any(findings.values()):
-            kinds = {result.kind if result is not None else "missing" for result in everywhere.values()}
-            in_step = len(kinds) == 1 and not kinds & {"missing", _STUCK}
-            raise ConformanceError(self.name, findings, in_step=in_step) from error
+            kinds = {_STUCK if ended is None else ended[1] for ended in everywhere.values()}
+            raise ConformanceError(self.name, findings, in_step=len(kinds) == 1 and _STUCK not in kinds) from error
 
 
 def _run(
     function: Callable[[Trial], None], trial: Trial, timeout_seconds: float
-) -> tuple[BaseException | None, RankResult]:
-    """Run a check in a thread, and return its error, if any, and its result."""
-    done = threading.Event()
+) -> tuple[BaseException | None, str | None]:
+    """Run a check in a thread, and return its error, if any, and the name of its type or "stuck"."""
     raised: list[BaseException] = []
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
@@ -104,44 +102,27 @@ def _run(
             pass
         except BaseException as error:
             raised.append(error)
-        finally:
-            done.set()
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), daemon=True)
     thread.start()
-    reason = _wait(done, trial.ranks, timeout_seconds)
-    if reason is not None:
-        return None, RankResult(trial.findings, _STUCK, f"{reason}; it is still at {_place(thread)}")
-    if not raised:
-        return None, RankResult(trial.findings)
-    error = raised[0]
-    kind = type(error).__name__
-    text = str(error) if isinstance(error, OutOfStepError) else f"it raised {_in_words(error)}"
-    return error, RankResult(trial.findings, kind, text)
-
-
-def _wait(done: threading.Event, ranks: Ranks, timeout_seconds: float) -> str | None:
-    """Wait for the thread. Return why it was given up, or None if it ended."""
     deadline = time.monotonic() + timeout_seconds
-    others_failed_at: float | None = None
-    while not done.wait(_POLL_SECONDS):
-        now = time.monotonic()
-        if now > deadline:
-            return f"the strategy did not return within {timeout_seconds:g} s"
-        if others_failed_at is None and ranks.has_failed_elsewhere():
-            others_failed_at = now
-        if others_failed_at is not None and now > others_failed_at + _GRACE_SECONDS:
-            return "the strategy waits for another rank, where the check failed"
-    return None
+    reason = f"the strategy did not return within {timeout_seconds:g} s"
+    while thread.is_alive():
+        thread.join(_POLL_SECONDS)
+        if deadline > time.monotonic() + _GRACE_SECONDS and trial.ranks.has_failed_elsewhere():
+            reason = "the strategy waits for another rank, where the check failed"
+            deadline = time.monotonic() + _GRACE_SECONDS
+        if thread.is_alive() and time.monotonic() > deadline:
+            trial.findings.append(f"{reason}; it is still at {_place(thread)}")
+            return None, _STUCK
+    if not raised:
+        return None, None
+    error = raised[0]
+    trial.findings.append(str(error) if isinstance(error, OutOfStepError) else f"it raised {_describe(error)}")
+    return error, type(error).__name__
 
 
-def _findings_of(ended: RankResult | None) -> list[str]:
-    if ended is None:
-        return ["the check did not end on this rank"]
-    return ended.findings + ([ended.text] if ended.kind is not None else [])
-
-
-def _in_words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return an exception's text with the line of code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
@@ -149,14 +130,10 @@ def _in_words(error: BaseException) -> str:
 
 
 def _place(thread: threading.Thread) -> str:
-    frame: Any = sys._current_frames().get(thread.ident or 0)
-    entries = traceback.extract_stack(frame) if frame is not None else []
-    names = [f"{Path(entry.filename).name}:{entry.lineno} {entry.name}" for entry in entries]
-    own = [position for position, entry in enumerate(entries) if entry.filename == __file__]
-    names = names[own[-1] + 1 :] if own else names  # the frames inside the check
-    if len(names) > _NUM_FRAMES:
-        names[_NUM_FRAMES - 2 : -2] = ["..."]
-    return " > ".join(names) or "an unknown place"
+    """Return the innermost lines of a thread's stack."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    entries = traceback.extract_stack(frame)[-_NUM_FRAMES:] if frame is not None else []
+    return " > ".join(f"{Path(entry.filename).name}:{entry.lineno} {entry.name}" for entry in entries)
 
 
 def _checks_of(module: ModuleType) -> Iterator[Check]:
@@ -200,20 +177,17 @@ def run(
     if unknown:
         rule = f"names of checks ({', '.join(CHECKS)})"
         raise ValueError(must_be("names", rule, unknown, "conformance.run", "Pass names of `CHECKS`."))
-    outcomes: list[Outcome] = []
-    in_step = True
-    for name, check in CHECKS.items():
-        if names is not None and name not in names:
-            continue
-        error: ConformanceError | None = None
-        if in_step:
-            try:
-                check(make_strategy, Path(directory, name), rtol=rtol, timeout_seconds=timeout_seconds)
-            except ConformanceError as raised:
-                error = raised
-        outcomes.append(Outcome(name, check.promise, error, has_run=in_step))
-        in_step = in_step and (error is None or error.in_step)
-    return Report(tuple(outcomes))
+    outcomes: dict[str, ConformanceError | None] = {}
+    chosen = [name for name in CHECKS if names is None or name in names]
+    for name in chosen:
+        outcomes[name] = None
+        try:
+            CHECKS[name](make_strategy, Path(directory, name), rtol=rtol, timeout_seconds=timeout_seconds)
+        except ConformanceError as error:
+            outcomes[name] = error
+            if not error.in_step:
+                break
+    return Report(outcomes, tuple(chosen[len(outcomes) :]))
 
 
 class ConformanceError(AssertionError):
@@ -232,9 +206,9 @@ class ConformanceError(AssertionError):
         self.check = check
         self.findings = {rank: list(lines) for rank, lines in sorted(findings.items()) if lines}
         self.in_step = in_step
-        super().__init__(f"{check}: the strategy departs from its protocol.\n{self.in_words()}")
+        super().__init__(f"{check}: the strategy departs from its protocol.\n{self.describe()}")
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the findings, one per line; equal findings of several ranks are one line."""
         ranks_of: dict[str, list[int]] = {}
         for rank, lines in self.findings.items():
@@ -244,50 +218,40 @@ class ConformanceError(AssertionError):
 
 
 @frozen
-class Outcome:
-    """The outcome of a check.
+class Report:
+    """The outcomes of all checks; `str` gives a table.
 
     Attributes:
-        check: The name of the check.
-        promise: The promise that it checks.
-        error: The error; None if the strategy keeps the promise.
-        has_run: Whether it ran; it does not if an earlier check left the ranks out of step.
+        outcomes: The error of each check that ran, by its name; None if the strategy keeps the promise.
+        not_run: The names of the checks that did not run, as an earlier one left the ranks out of step.
     """
 
-    check: str
-    promise: str
-    error: ConformanceError | None = None
-    has_run: bool = True
-
-
-@frozen
-class Report:
-    """The outcomes of all checks; `str` gives a table."""
-
-    outcomes: tuple[Outcome, ...]
+    outcomes: Mapping[str, ConformanceError | None]
+    not_run: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         """True if every check ran and found nothing."""
-        return all(outcome.has_run and outcome.error is None for outcome in self.outcomes)
+        return not self.failed and not self.not_run
 
     @property
     def failed(self) -> tuple[str, ...]:
         """The names of the checks that found something."""
-        return tuple(outcome.check for outcome in self.outcomes if outcome.error is not None)
+        return tuple(name for name, error in self.outcomes.items() if error is not None)
 
     def raise_if_failed(self) -> None:
         """Raise `AssertionError` with the whole table unless every check passed."""
         if not self.passed:
-            told = "The strategy departs from its protocol. Mend what the checks below found."
-            raise AssertionError(f"{told}\n{self}")
+            raise AssertionError(f"The strategy departs from its protocol. Correct what the checks found.\n{self}")
 
     def __str__(self) -> str:
-        width = max((len(outcome.check) for outcome in self.outcomes), default=0)
+        names = (*self.outcomes, *self.not_run)
+        width = max(map(len, names), default=0)
         lines = []
-        for outcome in self.outcomes:
-            state = "not run" if not outcome.has_run else "passed" if outcome.error is None else "FAILED"
-            lines.append(f"{state:8} {outcome.check:{width}}  {outcome.promise}")
-            if outcome.error is not None:
-                lines += [f"{'':9}{line}" for line in outcome.error.in_words().splitlines()]
+        for name in names:
+            error = self.outcomes.get(name)
+            state = "not run" if name in self.not_run else "passed" if error is None else "FAILED"
+            lines.append(f"{state:8} {name:{width}}  {CHECKS[name].promise}")
+            if error is not None:
+                lines += [f"{'':9}{line}" for line in error.describe().splitlines()]
         return "\n".join(lines)

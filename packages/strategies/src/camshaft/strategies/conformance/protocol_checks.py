@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.protocols import STRATEGY_METHODS, ReduceOp, Strategy
 from camshaft.strategies.conformance.training import STEPS, DeferredModel, StrategyRun, Subject, whole
@@ -30,46 +31,32 @@ def members_are_those_of_the_protocol(trial: Trial) -> None:
     for name in STRATEGY_METHODS:
         signature = inspect.signature(getattr(Strategy, name))
         promised = signature.replace(parameters=list(signature.parameters.values())[1:])
-        method = getattr(strategy, name, None)
-        if trial.expect(callable(method), f"`{name}` must be a method", f"got {shorten(method)}"):
-            fault = _fault_of_call(method, promised)
-            trial.expect(fault is None, f"`{name}` must take {promised}", fault)
+        parameters = promised.parameters.values()
+        required = [parameter for parameter in parameters if parameter.default is inspect.Parameter.empty]
+        for arguments in (parameters, required):
+            try:
+                inspect.signature(getattr(strategy, name)).bind(*arguments)
+            except (AttributeError, TypeError) as error:
+                trial.expect(False, f"`{name}` must take {promised}", error)
 
 
 def processes_are_numbered(trial: Trial) -> None:
     """Ranks are numbered from 0, the same world has the same size everywhere, and connecting again changes nothing."""
     strategy = trial.make_strategy()
-    before = _numbers(strategy)
+    before = {name: int(getattr(strategy, name)) for name in _NUMBERS}
     strategy.connect()
     strategy.connect()
-    trial.expect_equal(_numbers(strategy), before, "what a strategy says of its place, before and after `connect`,")
-    everywhere = trial.ranks.exchange(before)
-    size = trial.ranks.size
-    ranks = [numbers["global_rank"] for numbers in everywhere]
-    trial.expect_equal(ranks, list(range(size)), "`global_rank` of all processes")
-    trial.expect_equal([n["world_size"] for n in everywhere], [size] * size, "`world_size` of all processes")
-    data_ranks, num_data_ranks = {n["data_rank"] for n in everywhere}, before["num_data_ranks"]
-    trial.expect_equal(data_ranks, set(range(num_data_ranks)), "the `data_rank`s of all processes")
-    alike = len({n["num_data_ranks"] for n in everywhere}) == 1 and size % num_data_ranks == 0
-    trial.expect(alike, "`num_data_ranks` must be the same everywhere and divide `world_size`", f"got {everywhere}")
+    after = {name: int(getattr(strategy, name)) for name in _NUMBERS}
+    trial.expect_equal(after, before, "the numbers of a process before and after `connect`")
+    by_rank = trial.ranks.exchange(before)
+    of_all = {name: [numbers[name] for numbers in by_rank] for name in _NUMBERS}
+    size, num_data_ranks = trial.ranks.size, before["num_data_ranks"]
+    trial.expect_equal(of_all["global_rank"], list(range(size)), "`global_rank` of all processes")
+    trial.expect_equal(of_all["world_size"], [size] * size, "`world_size` of all processes")
+    trial.expect_equal(of_all["num_data_ranks"], [num_data_ranks] * size, "`num_data_ranks` of all processes")
+    trial.expect_equal(set(of_all["data_rank"]), set(range(num_data_ranks)), "the `data_rank`s of all processes")
+    trial.expect_equal(size % num_data_ranks, 0, "the remainder of `world_size` divided by `num_data_ranks`")
     trial.expect(0 <= before["local_rank"] < size, f"`local_rank` must be from 0 to {size - 1}", f"got {before}")
-
-
-def _numbers(strategy: Strategy) -> dict[str, int]:
-    return {name: int(getattr(strategy, name)) for name in _NUMBERS}
-
-
-def _fault_of_call(method: Any, promised: inspect.Signature) -> str | None:
-    """Return why a method cannot be called with all arguments, or without those that have defaults; None if it can."""
-    parameters = list(promised.parameters.values())
-    required = [parameter for parameter in parameters if parameter.default is inspect.Parameter.empty]
-    signature = inspect.signature(method)
-    for arguments in (parameters, required):
-        try:
-            signature.bind(*[None for _ in arguments])
-        except TypeError as error:
-            return f"{error}: its signature is {signature}"
-    return None
 
 
 _DTYPES = (
@@ -85,11 +72,11 @@ def broadcast_returns_the_value_of_src(trial: Trial) -> None:
     rank, size = trial.ranks.rank, trial.ranks.size
     for src in range(size):
         received = strategy.broadcast(_anything(rank), src)
-        trial.expect_equal(received, _anything(src), f"what rank {src} broadcasts")
-    trial.expect_equal(strategy.broadcast(f"of {rank}"), "of 0", "what is broadcast by default")
+        trial.expect_equal(received, _anything(src), f"the result of `broadcast` from rank {src}")
+    trial.expect_equal(strategy.broadcast(f"of {rank}"), "of 0", "the result of `broadcast` without `src`")
     for src in (0, size - 1):
         tensor = _filled(rank).to(strategy.device)
-        trial.expect_equal(strategy.broadcast(tensor, src).cpu(), _filled(src), f"a tensor that rank {src} broadcasts")
+        trial.expect_equal(strategy.broadcast(tensor, src).cpu(), _filled(src), f"a tensor from `broadcast` by rank {src}")
         trial.expect_equal(tensor.cpu(), _filled(rank), "the argument of `broadcast`, afterwards,")
 
 
@@ -98,10 +85,10 @@ def all_gather_returns_all_values_in_order(trial: Trial) -> None:
     strategy = trial.connect()
     rank, size = trial.ranks.rank, trial.ranks.size
     gathered = strategy.all_gather(_anything(rank))
-    trial.expect_equal(gathered, list(map(_anything, range(size))), "what is gathered")
-    trial.expect_equal(strategy.all_gather(None), [None] * size, "nothing, gathered,")
+    trial.expect_equal(gathered, list(map(_anything, range(size))), "the result of `all_gather`")
+    trial.expect_equal(strategy.all_gather(None), [None] * size, "the result of `all_gather` of None")
     tensors = [value.cpu() for value in strategy.all_gather(_filled(rank).to(strategy.device))]
-    trial.expect_equal(tensors, list(map(_filled, range(size))), "the tensors that are gathered")
+    trial.expect_equal(tensors, list(map(_filled, range(size))), "the result of `all_gather` of tensors")
 
 
 def reduce_combines_element_by_element(trial: Trial) -> None:
@@ -119,7 +106,7 @@ def reduce_combines_element_by_element(trial: Trial) -> None:
         trial.expect_equal(strategy.reduce(own, "max").cpu(), largest, "the largest of 64-bit integers")
         own = torch.tensor(rank, dtype=torch.float64, device=place)
         mean = torch.tensor((size - 1) / 2, dtype=torch.float64)  # halves have no rounding
-        trial.expect_equal(strategy.reduce(own).cpu(), mean, "what is reduced by default, the mean,")
+        trial.expect_equal(strategy.reduce(own).cpu(), mean, "the result of `reduce` without `op`, the mean,")
 
 
 def barriers_wait_for_all(trial: Trial) -> None:
@@ -179,9 +166,6 @@ def _expect_reduced(trial: Trial, strategy: Strategy, own: Tensor, tensors: list
     trial.expect(close, f"{what} must be {shorten(reduced)}", f"got {shorten(result)}")
 
 
-Pair = namedtuple("Pair", ["left", "right"])
-
-
 def modules_keep_their_identity_and_move_to_the_device(trial: Trial) -> None:
     """`setup_module` keeps the module, its names, shapes and flags, and brings all of it to the device."""
     module = Subject()
@@ -191,10 +175,17 @@ def modules_keep_their_identity_and_move_to_the_device(trial: Trial) -> None:
         kept = all(module.get_submodule(name) is submodule for name, submodule in submodules.items())
         trial.expect(kept, "submodules must be the same objects after `setup_module`", "some were replaced")
         device = run.strategy.device
-        for name, value in (*module.named_parameters(), *module.named_buffers()):
+        for name, value in module.state_dict().items():
             # a sharded one may be offloaded to the CPU
             placed = value.device.type == device.type or (hasattr(value, "full_tensor") and value.device.type == "cpu")
             trial.expect(placed, f"`{name}` must be on {device}", f"it is on {value.device}")
+
+
+def _described(module: nn.Module) -> dict[str, tuple[Any, ...]]:
+    return {
+        name: (isinstance(value, nn.Parameter), tuple(value.shape), value.requires_grad, value.is_floating_point())
+        for name, value in module.state_dict(keep_vars=True).items()
+    }
 
 
 def weights_begin_the_same_on_all_ranks(trial: Trial) -> None:
@@ -203,7 +194,7 @@ def weights_begin_the_same_on_all_ranks(trial: Trial) -> None:
     with StrategyRun(trial, Subject(seed=trial.ranks.rank)) as run:
         weights = run.weights()
         trial.expect_same_everywhere(weights, "weights after `setup_module`")
-        trial.expect_close(weights, first.state_dict(), "what `setup_module` makes of the first rank's")
+        trial.expect_close(weights, first.state_dict(), "weights after `setup_module`, those of rank 0,")
 
 
 def models_built_in_model_context_train(trial: Trial) -> None:
@@ -220,15 +211,18 @@ def models_built_in_model_context_train(trial: Trial) -> None:
         trial.expect_same_everywhere(after, "weights made in `model_context`, once trained,")
 
 
+Pair = namedtuple("Pair", ["left", "right"])
+
+
 def batches_move_to_the_device(trial: Trial) -> None:
     """`batch_to_device` moves every tensor of a batch and keeps its structure and whatever else is in it."""
     strategy = trial.connect()
     x, anything = torch.arange(4.0), object()
     batch = {"list": [x, 3], "tuple": (x.long(), "text"), "pair": Pair(x, None), "object": anything}
     moved = strategy.batch_to_device(batch)
-    devices: set[str] = set()
-    back = _on_cpu(moved, devices)
+    devices = {leaf.device.type for leaf in pytree.tree_leaves(moved) if isinstance(leaf, Tensor)}
     trial.expect_equal(devices, {strategy.device.type}, "the devices of a moved batch")
+    back = pytree.tree_map_only(Tensor, Tensor.cpu, moved)
     trial.expect(same(back, batch), f"a moved batch must hold {batch}", f"it holds {back}")
 
 
@@ -238,35 +232,14 @@ def values_are_placed_like_parameters(trial: Trial) -> None:
         for number, (name, parameter) in enumerate(run.module.named_parameters()):
             value = torch.full(parameter.shape, 1.0 + number)
             placed = run.strategy.place_like(value, parameter)
-            trial.expect_equal(placed.device, parameter.device, f"the device of what is placed like `{name}`")
-            trial.expect_equal(type(placed), type(parameter.data), f"the type of what is placed like `{name}`")
-            placement = getattr(parameter, "placements", None)
-            trial.expect_equal(getattr(placed, "placements", None), placement, f"the placement of that like `{name}`")
+            made, wanted = (
+                (type(one), one.device, getattr(one, "placements", None)) for one in (placed, parameter.data)
+            )
+            trial.expect_equal(made, wanted, f"the type, device and placements of a tensor placed like `{name}`")
             trial.expect_equal(whole(placed).float(), value, f"the value that was placed like `{name}`")
             value.zero_()
             is_copy = bool(whole(placed).all())
-            trial.expect(is_copy, "what `place_like` returns must be a copy", "it changes with the value")
-
-
-def _described(module: nn.Module) -> dict[str, tuple[Any, ...]]:
-    described: dict[str, tuple[Any, ...]] = {"keys": tuple(module.state_dict())}
-    for name, parameter in module.named_parameters():
-        described[name] = ("parameter", tuple(parameter.shape), parameter.requires_grad)
-    for name, buffer in module.named_buffers():
-        described[name] = ("buffer", tuple(buffer.shape), buffer.is_floating_point())
-    return described
-
-
-def _on_cpu(value: Any, devices: set[str]) -> Any:
-    """Return a nested value with its tensors on the CPU, and add their device types to `devices`."""
-    if isinstance(value, Tensor):
-        devices.add(value.device.type)
-        return value.cpu()
-    if type(value) is dict:
-        return {key: _on_cpu(item, devices) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_on_cpu(item, devices) for item in value)
-    return Pair(*(_on_cpu(item, devices) for item in value)) if isinstance(value, Pair) else value
+            trial.expect(is_copy, "the tensor that `place_like` returns must be a copy", "it changes with the value")
 
 
 class EchoModule(Subject):
@@ -292,8 +265,8 @@ def steps_keep_arguments_and_results(trial: Trial) -> None:
     """Wrapped steps of all stages get every argument as it is, by position or name, and return what the step does."""
     marker = EchoModule.marker
     with StrategyRun(trial, EchoModule()) as run:
+        run.module.eval()
         for batch_idx, name in enumerate(STEPS):
-            run.module.eval()
             batch = run.share(batch_idx)
             with torch.no_grad():
                 result = run.steps[name](batch, batch_idx, dataloader_idx=1, extra=marker)
@@ -305,9 +278,16 @@ def steps_keep_arguments_and_results(trial: Trial) -> None:
             trial.expect_equal(list(result["kwargs"]), ["dataloader_idx", "extra"], f"keyword arguments of `{name}`")
             objects = result["marker"] is marker and result["kwargs"]["extra"] is marker
             trial.expect(objects, f"objects must go through `{name}` as they are", f"got {result['marker']}")
-            _expect_nested(trial, result["nested"], whole(batch["inputs"]), name)
-            loss = Subject()(whole(batch["inputs"])).square().mean()
-            trial.expect_close({name: result["loss"].cpu()}, {name: loss}, "the loss of")
+            inputs = whole(batch["inputs"])
+            nested = pytree.tree_map_only(Tensor, whole, result["nested"])
+            expected = [
+                nested[0],
+                (None, {"ones": torch.ones_like(inputs, dtype=torch.int64)}),
+            ]  # floats may have another precision
+            trial.expect_equal(nested, expected, f"the nested result of `{name}`")
+            computed = {"inputs": nested[0], "loss": whole(result["loss"])}
+            loss = Subject()(inputs).square().mean()
+            trial.expect_close(computed, {"inputs": inputs, "loss": loss}, f"in the result of `{name}`,")
 
 
 def steps_see_the_modes_of_their_caller(trial: Trial) -> None:
@@ -354,12 +334,3 @@ def evaluation_allows_different_numbers_of_batches(trial: Trial) -> None:
 def _modes(training: bool) -> dict[str, bool]:
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     return {"training": training, "grad": grad, "inference": inference}
-
-
-def _expect_nested(trial: Trial, nested: Any, inputs: Tensor, name: str) -> None:
-    """Expect the structure of a result to be kept; floating-point tensors may have another precision."""
-    form = [type(nested), type(nested[1]), nested[1][0], type(nested[1][1])]
-    trial.expect_equal(form, [list, tuple, None, dict], f"the containers in the result of `{name}`")
-    trial.expect_close({"inputs": nested[0].cpu()}, {"inputs": inputs}, f"in the result of `{name}`,")
-    ones = nested[1][1]["ones"].cpu()
-    trial.expect_equal(ones, torch.ones_like(inputs, dtype=torch.int64), f"integers in the result of `{name}`")

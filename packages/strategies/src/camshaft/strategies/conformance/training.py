@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
+from attrs import define, field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -66,32 +67,22 @@ class DeferredModel(nn.Module):
 
 
 class Midpoint(Optimizer):
-    """An optimizer that steps along the gradient half a step ahead: like LBFGS it evaluates the closure repeatedly.
-
-    Args:
-        parameters: The parameters.
-        lr: The learning rate.
-    """
+    """An optimizer that steps along the gradient half a step ahead: like LBFGS it evaluates the closure repeatedly."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
 
+    @torch.no_grad()
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]  # as LBFGS, it needs one
         """Make an update; the closure computes the loss with its gradients."""
-        with torch.enable_grad():
-            loss = closure()
-        begin = [(p, p.detach().clone(), group["lr"]) for group in self.param_groups for p in group["params"]]
-        self._move(begin, 0.5)
-        with torch.enable_grad():
-            closure()
-        self._move(begin, 1.0)
+        begin = [(p, p.clone(), group["lr"]) for group in self.param_groups for p in group["params"]]
+        for share in (0.5, 1.0):
+            with torch.enable_grad():
+                loss = closure()
+            for parameter, start, lr in begin:
+                if parameter.grad is not None:
+                    parameter.copy_(start - share * lr * parameter.grad)
         return loss
-
-    @torch.no_grad()
-    def _move(self, begin: list[tuple[Tensor, Tensor, float]], share: float) -> None:
-        for parameter, start, lr in begin:
-            if parameter.grad is not None:
-                parameter.copy_(start - share * lr * parameter.grad)
 
 
 def global_batch(batch_idx: int, num_data_ranks: int) -> Batch:
@@ -144,43 +135,33 @@ class Training(Generic[M]):
         return {name: whole(value.grad) for name, value in named if value.grad is not None}
 
 
+@define(eq=False)
 class StrategyRun(Training[M]):
     """A run of a strategy as a context, from `connect` to `teardown`.
 
-    Args:
+    Attributes:
         trial: The check.
         module: The module.
         configure: A function that makes the optimizers of the module; plain gradient descent by default.
         strategy: The strategy; a new one by default.
         reference: The same training on one device; one that begins now by default.
         checkpoint: A checkpoint to resume from: "state_dict", "optimizers" and "strategy", from `load_checkpoint`.
-
-    Attributes:
-        strategy, module, reference: As above.
         steps: The wrapped steps by name.
         optimizers: As the strategy prepared them.
     """
 
-    reference: Reference
+    trial: Trial
+    module: M
+    configure: Configure = PLAIN
+    strategy: Strategy = field(kw_only=True)
+    reference: Reference = field(default=None, kw_only=True)  # type: ignore[assignment]  # made by `__enter__`
+    checkpoint: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    steps: dict[str, Callable[..., Any]] = field(factory=dict, init=False)
+    optimizers: list[Optimizer] = field(factory=list, init=False)
 
-    def __init__(
-        self,
-        trial: Trial,
-        module: M,
-        configure: Configure = PLAIN,
-        *,
-        strategy: Strategy | None = None,
-        reference: Reference | None = None,
-        checkpoint: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.strategy = trial.make_strategy() if strategy is None else strategy
-        self.module = module
-        self.steps: dict[str, Callable[..., Any]] = {}
-        self.optimizers = []
-        self._trial = trial
-        self._configure = configure
-        self._given_reference = reference
-        self._checkpoint = checkpoint
+    @strategy.default
+    def _new_strategy(self) -> Strategy:
+        return self.trial.make_strategy()
 
     @property
     def optimizer(self) -> Optimizer:
@@ -192,18 +173,18 @@ class StrategyRun(Training[M]):
         strategy, module = self.strategy, self.module
         self.steps = {name: strategy.wrap_step(getattr(module, name)) for name in STEPS if hasattr(module, name)}
         strategy.connect()
-        self.reference = self._given_reference or Reference(strategy.num_data_ranks, self._configure)
+        self.reference = self.reference or Reference(strategy.num_data_ranks, self.configure)
         with strategy.model_context(module):
             if isinstance(module, DeferredModel):
                 module.build()
         strategy.setup_module(module)
-        if self._checkpoint is not None:
-            strategy.load_module_state(module, self._checkpoint["state_dict"])
-        self.optimizers = strategy.setup_optimizers(self._configure(module))
-        if self._checkpoint is not None:
-            for optimizer, state in zip(self.optimizers, self._checkpoint["optimizers"], strict=True):
+        if self.checkpoint is not None:
+            strategy.load_module_state(module, self.checkpoint["state_dict"])
+        self.optimizers = strategy.setup_optimizers(self.configure(module))
+        if self.checkpoint is not None:
+            for optimizer, state in zip(self.optimizers, self.checkpoint["optimizers"], strict=True):
                 strategy.load_optimizer_state(optimizer, state)
-            strategy.load_state_dict(self._checkpoint["strategy"])
+            strategy.load_state_dict(self.checkpoint["strategy"])
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
@@ -215,9 +196,8 @@ class StrategyRun(Training[M]):
 
     def share(self, batch_idx: int) -> Batch:
         """Return this rank's samples of a batch, on the device."""
-        data_rank, num_data_ranks = self.strategy.data_rank, self.strategy.num_data_ranks
-        whole_batch = global_batch(batch_idx, num_data_ranks)
-        own = {name: value[data_rank::num_data_ranks] for name, value in whole_batch.items()}
+        rank, num_ranks = self.strategy.data_rank, self.strategy.num_data_ranks
+        own = {name: value[rank::num_ranks] for name, value in global_batch(batch_idx, num_ranks).items()}
         batch: Batch = self.strategy.batch_to_device(own)
         return batch
 
@@ -233,10 +213,7 @@ class StrategyRun(Training[M]):
                 self.strategy.set_gradient_sync(position == len(batch_idxs) - 1)
             loss = self.steps["training_step"](self.share(batch_idx), position)
             loss = loss * (factor / len(batch_idxs))
-            if differentiate is None:
-                self.strategy.backward(loss)
-            else:
-                self.strategy.backward(loss, differentiate)
+            self.strategy.backward(loss, *() if differentiate is None else (differentiate,))
 
     def update(self, *batch_idxs: int, clip: Clip | None = None) -> None:
         """Update the weights by some batches' gradients, repeatedly while the strategy skips it. Collective.
@@ -252,7 +229,7 @@ class StrategyRun(Training[M]):
                 self.strategy.optimizer_step(optimizer)
             if not self.strategy.has_skipped_step:
                 return
-        self._never_updates()
+        self._fail_without_update()
 
     def update_both(self, *batch_idxs: int, clip: Clip | None = None) -> None:
         """Make the same update here and on one device. Collective."""
@@ -262,8 +239,8 @@ class StrategyRun(Training[M]):
     def expect_alike(self, what: str) -> None:
         """Expect the weights of one device, and the same on all ranks. Collective."""
         weights = self.weights()
-        self._trial.expect_close(weights, self.reference.weights(), what)
-        self._trial.expect_same_everywhere(weights, f"weights {what.rstrip(',')}")
+        self.trial.expect_close(weights, self.reference.weights(), what)
+        self.trial.expect_same_everywhere(weights, f"weights {what.rstrip(',')}")
 
     def warm_up(self) -> bool:
         """Adapt the loss scale until no update is skipped, without changing weights. Collective.
@@ -271,8 +248,9 @@ class StrategyRun(Training[M]):
         Returns:
             Whether the strategy scales losses: `unscale_gradients` changes gradients.
         """
-        rates = [(group, group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
-        for group, _ in rates:
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        rates = [group.pop("lr") for group in groups]
+        for group in groups:
             group["lr"] = 0.0
         scales = False
         for _ in range(MAX_ATTEMPTS):
@@ -287,15 +265,15 @@ class StrategyRun(Training[M]):
             if not skipped:
                 break
         else:
-            self._never_updates()
-        for group, rate in rates:
+            self._fail_without_update()
+        for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
-        return any(self._trial.ranks.exchange(scales))
+        return any(self.trial.ranks.exchange(scales))
 
-    def _never_updates(self) -> None:
-        promise = "`has_skipped_step` must be false after an update"
-        self._trial.expect(False, promise, f"it is true after {MAX_ATTEMPTS} attempts with gradients of common size")
-        self._trial.stop_if_failed()
+    def _fail_without_update(self) -> None:
+        seen = f"it is true after {MAX_ATTEMPTS} attempts with gradients of common size"
+        self.trial.expect(False, "`has_skipped_step` must be false after an update", seen)
+        self.trial.stop_if_failed()
 
 
 class Reference(Training[Subject]):
@@ -324,10 +302,7 @@ class Reference(Training[Subject]):
         if clip is not None:
             parameters = [p for group in self.optimizers[0].param_groups for p in group["params"]]
             limit, algorithm = clip
-            if algorithm == "norm":
-                nn.utils.clip_grad_norm_(parameters, limit)
-            else:
-                nn.utils.clip_grad_value_(parameters, limit)
+            (nn.utils.clip_grad_norm_ if algorithm == "norm" else nn.utils.clip_grad_value_)(parameters, limit)
         for optimizer in self.optimizers:
             optimizer.step()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.optimizer_step import needs_closure
 from camshaft.hooks_core.protocols import Strategy
@@ -25,18 +27,17 @@ def training_equals_one_device(trial: Trial) -> None:
 
 def custom_differentiation_gives_the_same_gradients(trial: Trial) -> None:
     """`backward` calls `differentiate` if it is given, and the gradients are those of the loss all the same."""
-    num_calls = 0
+    losses: list[Tensor] = []
 
     def differentiate(loss: Tensor) -> None:
-        nonlocal num_calls
-        num_calls += 1
+        losses.append(loss)
         loss.backward()  # type: ignore[no-untyped-call]
 
     with StrategyRun(trial, Subject()) as run:
         run.warm_up()
         run.backward_on(0, differentiate=differentiate)
-        seen = f"it did {num_calls} times"
-        trial.expect(num_calls == 1, "`backward` must call `differentiate` once if it is given", seen)
+        seen = f"it did {len(losses)} times"
+        trial.expect(len(losses) == 1, "`backward` must call `differentiate` once if it is given", seen)
         run.strategy.unscale_gradients(run.optimizer)
         run.strategy.optimizer_step(run.optimizer)
         run.reference.update(0)
@@ -102,10 +103,8 @@ def _two_sgd(module: nn.Module) -> list[Optimizer]:
 
 def prepared_optimizers_serve_as_the_originals(trial: Trial) -> None:
     """Prepared optimizers have the groups, state, step hooks and zeroing of the originals, in order."""
-    with StrategyRun(trial, Subject(), _two) as run:
-        num_prepared = len(run.optimizers)
-        promise = "`setup_optimizers` must return as many as it got"
-        if not trial.expect(num_prepared == 2, promise, f"got {num_prepared}"):
+    with StrategyRun(trial, Subject(), _adam_and_momentum) as run:
+        if not trial.expect_equal(len(run.optimizers), 2, "the number of optimizers that `setup_optimizers` returns"):
             return
         for optimizer, layer in zip(run.optimizers, (run.module.first, run.module.last), strict=True):
             held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
@@ -115,18 +114,16 @@ def prepared_optimizers_serve_as_the_originals(trial: Trial) -> None:
             trial.expect(not needs, "`step` must need a closure only where that of the original does", "it always does")
             for name in ("register_step_pre_hook", "register_step_post_hook"):
                 has_it = callable(getattr(optimizer, name, None))
-                trial.expect(has_it, f"what `setup_optimizers` returns must have `{name}`", "it has not")
+                trial.expect(has_it, f"a prepared optimizer must have `{name}`", "it has none")
         run.update(0)
         for optimizer in run.optimizers:
-            num_states = len(optimizer.state_dict()["state"])
-            promise = "`state_dict` must hold the state of each parameter"
-            trial.expect(num_states == 2, promise, f"it holds {num_states}")
+            trial.expect_equal(len(optimizer.state_dict()["state"]), 2, "the number of parameters with state")
             optimizer.load_state_dict(optimizer.state_dict())
         run.backward_on(1)
         for optimizer in run.optimizers:
             optimizer.zero_grad()
         left = [name for name, value in run.gradients().items() if bool(value.any())]
-        trial.expect(not left, "`zero_grad` must leave no gradients", f"there are some of {left}")
+        trial.expect_equal(left, [], "the names of gradients after `zero_grad`")
 
 
 def closures_are_evaluated(trial: Trial) -> None:
@@ -136,7 +133,7 @@ def closures_are_evaluated(trial: Trial) -> None:
         for update_idx in range(2):  # unscaled by the closure, and not
             num_calls = _step_with_closure(run, update_idx, unscales=update_idx == 0)
             run.reference.update(update_idx)
-            trial.expect(num_calls == 1, "SGD must evaluate its closure once", f"it did {num_calls} times")
+            trial.expect_equal(num_calls, 1, "the number of evaluations of a closure by SGD")
         run.expect_alike("after two updates by closures,")
     try:
         with StrategyRun(trial, Subject(), one(midpoint)) as run:
@@ -150,8 +147,7 @@ def closures_are_evaluated(trial: Trial) -> None:
         raise
 
     run.reference.optimizers[0].step(lambda: run.reference.backward_on(0))  # type: ignore[arg-type, return-value]  # no loss
-    promise = "an optimizer must evaluate its closure as often as it wants"
-    trial.expect(num_calls == 2, promise, f"it did {num_calls} times")
+    trial.expect_equal(num_calls, 2, "the number of evaluations of a closure by an optimizer that needs two")
     trial.expect_close(weights, run.reference.weights(), "after an update with two evaluations,")
 
 
@@ -182,13 +178,13 @@ def skipped_updates_are_reported(trial: Trial) -> None:
         skipped, after = run.strategy.has_skipped_step, run.weights()
         trial.expect_same_everywhere(skipped, "`has_skipped_step` after gradients that are not finite on one rank")
         trial.stop_if_failed()
-        told = f"calls of step hooks where `has_skipped_step` is {skipped}"
-        trial.expect_equal(counts["post"], 0 if skipped else 1, told)
+        what = f"calls of step hooks where `has_skipped_step` is {skipped}"
+        trial.expect_equal(counts["post"], 0 if skipped else 1, what)
         if not skipped:
             kept = [name for name, value in before.items() if name.startswith("first") and same(after[name], value)]
-            trial.expect(not kept, "weights must follow an update that was not skipped", f"{kept} stayed as they were")
+            trial.expect_equal(kept, [], "the weights that stay as they were in an update that was not skipped")
             return
-        trial.expect(same(after, before), "weights must stay as they were in a skipped update", "they changed")
+        trial.expect_unchanged(after, before, "weights must stay as they were in a skipped update")
         run.update(1)
         changed = not same(run.weights(), before)
         trial.expect(changed, "the update after a skipped one must change the weights", "they stayed as they were")
@@ -197,18 +193,17 @@ def skipped_updates_are_reported(trial: Trial) -> None:
 
 def _step_with_closure(run: StrategyRun[Subject], batch_idx: int, *, unscales: bool) -> int:
     """Make an update by a closure, and return the number of its evaluations."""
-    num_calls = 0
+    losses: list[Tensor] = []
 
     def closure() -> Tensor:
-        nonlocal num_calls
-        num_calls += 1
         run.backward_on(batch_idx)
         if unscales:
             run.strategy.unscale_gradients(run.optimizer)
-        return torch.zeros((), device=run.strategy.device)
+        losses.append(torch.zeros((), device=run.strategy.device))
+        return losses[-1]
 
     run.strategy.optimizer_step(run.optimizer, closure)
-    return num_calls
+    return len(losses)
 
 
 def _count_steps(optimizer: Any) -> Counter[str]:
@@ -218,7 +213,7 @@ def _count_steps(optimizer: Any) -> Counter[str]:
     return counts
 
 
-def _two(module: Any) -> list[Optimizer]:
+def _adam_and_momentum(module: Any) -> list[Optimizer]:
     return [adam(module.first.parameters()), momentum(module.last.parameters())]
 
 
@@ -227,9 +222,20 @@ def checkpoints_are_restored_exactly(trial: Trial) -> None:
     path, rank = _path(trial), trial.ranks.rank
     with StrategyRun(trial, Subject(seed=1)) as run:
         state = run.module.state_dict()
-        _save(run.strategy, {"state_dict": state, "rank": rank, "plain": _plain(), "tensors": _tensors()}, path)
-        _expect_loaded(trial, run.strategy, path, run.weights())  # without a barrier
-        _expect_loaded(trial, trial.connect(), path, run.weights())
+        _save(run.strategy, {"state_dict": state, "rank": rank, "plain": _PLAIN, "tensors": _tensors()}, path)
+        weights = run.weights()
+        for strategy in (run.strategy, trial.connect()):  # without a barrier
+            loaded = strategy.load_checkpoint(path)
+            keys = ["plain", "rank", "state_dict", "tensors"]
+            if not trial.expect_equal(sorted(loaded), keys, "the keys of a checkpoint"):
+                return
+            trial.expect_equal(loaded["plain"], _PLAIN, "plain values of a checkpoint")
+            trial.expect_equal(loaded["rank"], 0, "the rank whose plain values are in a checkpoint")
+            trial.expect_equal(loaded["tensors"], _tensors(), "tensors of a checkpoint")
+            devices = {value.device.type for value in (*loaded["tensors"].values(), *loaded["state_dict"].values())}
+            trial.expect_equal(devices, {"cpu"}, "the devices of a loaded checkpoint's tensors")
+            loaded_weights = {name: whole(value) for name, value in loaded["state_dict"].items()}
+            trial.expect_equal(loaded_weights, weights, "a module's state in a checkpoint")
 
 
 def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
@@ -241,23 +247,24 @@ def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
     files = [file for file in [Path(path), *Path(path).rglob("*")] if file.is_file()]
     trial.expect(bool(files), "a checkpoint must be at its path once it is saved", "there is nothing")
     trial.stop_if_failed()
-    opened = [file.open("rb") for file in files]
-    before = [file.read() for file in opened]
-    trial.ranks.exchange(None)  # no rank saves before all have read
-    _save(strategy, {"number": 2, **tensors}, path)
-    for file in opened:
-        file.seek(0)
-    untouched = [file.read() for file in opened] == before
-    trial.expect(untouched, "a save must replace a previous checkpoint as a whole", "it wrote into the previous files")
+    with ExitStack() as stack:
+        opened = [stack.enter_context(file.open("rb")) for file in files]
+        before = [file.read() for file in opened]
+        trial.ranks.exchange(None)  # no rank saves before all have read
+        _save(strategy, {"number": 2, **tensors}, path)
+        for file in opened:
+            file.seek(0)
+        after = [file.read() for file in opened]
+    promise = "a save must replace a previous checkpoint as a whole"
+    trial.expect(after == before, promise, "it wrote into the previous files")
     trial.expect_equal(strategy.load_checkpoint(path)["number"], 2, "a checkpoint that was saved over another")
-    for file in opened:
-        file.close()
     has_raised = False
     try:
         _save(strategy, {"number": 3, **tensors, "no plain value": threading.Lock()}, path)
     except Exception:
         has_raised = True
-    trial.expect(has_raised, "a save of what cannot be saved must raise on every rank", "it did not on this one")
+    promise = "a save of an object that cannot be pickled must raise on every rank"
+    trial.expect(has_raised, promise, "it did not on this one")
     trial.stop_if_failed()
     trial.expect_equal(strategy.load_checkpoint(path)["number"], 2, "a previous checkpoint after a save that failed")
 
@@ -268,8 +275,7 @@ def checkpoints_are_snapshots(trial: Trial) -> None:
     with StrategyRun(trial, Subject(), one(adam)) as run:
         run.update(0)
         weights, extra = run.weights(), torch.ones(100_000)
-        checkpoint = {"state_dict": run.module.state_dict(), "extra": extra}
-        pending = run.strategy.save_checkpoint(checkpoint, path)
+        pending = run.strategy.save_checkpoint({"state_dict": run.module.state_dict(), "extra": extra}, path)
         extra.zero_()
         run.update(1)
         if pending is not None:
@@ -278,7 +284,7 @@ def checkpoints_are_snapshots(trial: Trial) -> None:
         are_ones = bool(loaded["extra"].all())
         trial.expect(are_ones, "a checkpoint must be of the moment of its save", "later zeros are in it")
         saved = {name: whole(value) for name, value in loaded["state_dict"].items()}
-        trial.expect(same(saved, weights), "a checkpoint must hold the weights at its save", "it holds others")
+        trial.expect_unchanged(saved, weights, "a checkpoint must hold the weights at its save")
 
 
 def training_resumes_exactly(trial: Trial) -> None:
@@ -287,10 +293,9 @@ def training_resumes_exactly(trial: Trial) -> None:
     with StrategyRun(trial, Subject(), one(adam)) as run:
         run.update(0)
         run.update(1, 2)
-        strategy = run.strategy
         optimizers = [optimizer.state_dict() for optimizer in run.optimizers]
-        state = {"state_dict": run.module.state_dict(), "optimizers": optimizers, "strategy": strategy.state_dict()}
-        _save(strategy, state, path)
+        state = {"state_dict": run.module.state_dict(), "optimizers": optimizers, "strategy": run.strategy.state_dict()}
+        _save(run.strategy, state, path)
         saved = run.weights()
         run.update(3)
         run.update(4, 5)
@@ -298,14 +303,11 @@ def training_resumes_exactly(trial: Trial) -> None:
     strategy = trial.connect()
     loaded = strategy.load_checkpoint(path)
     with StrategyRun(trial, Subject(seed=7), one(adam), strategy=strategy, checkpoint=loaded) as run:
-        are_saved = same(run.weights(), saved)
-        trial.expect(are_saved, "`load_module_state` must give the weights that were saved", "it did not")
+        trial.expect_unchanged(run.weights(), saved, "`load_module_state` must give the weights that were saved")
         run.update(3)
         run.update(4, 5)
-        resumed = run.weights()
-        differing = [name for name, value in whole_run.items() if not same(resumed[name], value)]
         promise = "training from a checkpoint must end with the weights of training that was not stopped"
-        trial.expect(not differing, promise, f"{differing} differ")
+        trial.expect_unchanged(run.weights(), whole_run, promise)
 
 
 def strategy_state_is_restored(trial: Trial) -> None:
@@ -315,30 +317,16 @@ def strategy_state_is_restored(trial: Trial) -> None:
         run.backward_on(0, factor=float("inf"))
         run.strategy.optimizer_step(run.optimizer)
         state = run.strategy.state_dict()
-        trial.expect(_is_plain(state), "`state_dict` of a strategy must hold plain values", f"got {shorten(state)}")
+        kinds = set(map(type, pytree.tree_leaves(state))) - {bool, int, float, complex, str, bytes, type(None)}
+        trial.expect(not kinds, "`state_dict` of a strategy must hold plain values", f"got {shorten(state)}")
         trial.expect_same_everywhere(state, "`state_dict` of a strategy")
     with StrategyRun(trial, Subject()) as run:
         own = run.strategy.state_dict()
         run.strategy.load_state_dict({})
         run.strategy.load_state_dict({"of another kind of strategy": 1})
-        trial.expect_equal(run.strategy.state_dict(), own, "what a strategy learned, after another kind's was loaded,")
+        trial.expect_equal(run.strategy.state_dict(), own, "the state of a strategy after that of another kind was loaded")
         run.strategy.load_state_dict(state)
-        trial.expect_equal(run.strategy.state_dict(), state, "what a strategy learned, after it was loaded,")
-
-
-def _expect_loaded(trial: Trial, strategy: Strategy, path: str, weights: Mapping[str, Tensor]) -> None:
-    loaded = strategy.load_checkpoint(path)
-    keys = ["plain", "rank", "state_dict", "tensors"]
-    if not trial.expect_equal(sorted(loaded), keys, "the keys of a checkpoint"):
-        return
-    trial.expect_equal(loaded["plain"], _plain(), "plain values of a checkpoint")
-    trial.expect_equal(loaded["rank"], 0, "the rank whose plain values are in a checkpoint")
-    trial.expect_equal(loaded["tensors"], _tensors(), "tensors of a checkpoint")
-    devices = {value.device.type for value in (*loaded["tensors"].values(), *loaded["state_dict"].values())}
-    trial.expect_equal(devices, {"cpu"}, "the devices of a loaded checkpoint's tensors")
-    trial.expect_equal(list(loaded["state_dict"]), list(weights), "the names of a module's state in a checkpoint")
-    for name, value in loaded["state_dict"].items():
-        trial.expect_equal(whole(value), weights[name], f"`{name}` of a module's state in a checkpoint")
+        trial.expect_equal(run.strategy.state_dict(), state, "the state of a strategy after it was loaded")
 
 
 def _save(strategy: Strategy, checkpoint: Mapping[str, Any], path: str) -> None:
@@ -351,10 +339,10 @@ def _path(trial: Trial) -> str:
     return str(trial.directory / "a.ckpt")
 
 
-def _plain() -> dict[str, Any]:
-    numbers = {"epoch": 3, "ratio": 0.1, "infinite": float("inf"), "flag": True, "none": None}
-    nested = {"list": [1, [2.5, "x"]], "tuple": (1, ("a",)), "by int": {1: {2: 3}}}
-    return {**numbers, "text": "é", "raw": b"\x00\xff", **nested}
+_PLAIN = {
+    **{"epoch": 3, "ratio": 0.1, "infinite": float("inf"), "flag": True, "none": None, "text": "é", "raw": b"\x00\xff"},
+    **{"list": [1, [2.5, "x"]], "tuple": (1, ("a",)), "by int": {1: {2: 3}}},
+}
 
 
 def _tensors() -> dict[str, Tensor]:
@@ -368,14 +356,6 @@ def _tensors() -> dict[str, Tensor]:
         "empty": torch.empty(0, 4),
         "transposed": torch.arange(6.0).reshape(2, 3).T,
     }
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, dict):
-        return _is_plain([*value, *value.values()])
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return type(value) in (bool, int, float, complex, str, bytes, type(None))
 
 
 def teardown_is_not_collective(trial: Trial) -> None:
@@ -399,8 +379,7 @@ def modules_can_be_reused_after_teardown(trial: Trial) -> None:
         run.update_both(0)
         module, strategy, reference = run.module, run.strategy, run.reference
         trained = run.weights()
-    is_kept = same(run.weights(), trained)
-    trial.expect(is_kept, "weights must stay as they were trained after `teardown`", "they changed")
+    trial.expect_unchanged(run.weights(), trained, "weights must stay as they were trained after `teardown`")
     with StrategyRun(trial, module, lambda _: [], strategy=strategy) as run:
         module.eval()
         with torch.inference_mode():

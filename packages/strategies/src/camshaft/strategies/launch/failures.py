@@ -261,7 +261,7 @@ class FailureWatch:
             self._first_since = time.monotonic()
             self._first = self._first or failure
             # Of the ranks that have not failed themselves, the first one to receive it prints it.
-            if failure.rank != self._rank and (self._is_store_lost or self._store_of_thread.add("num_told", 1) == 1):
+            if failure.rank != self._rank and (self._is_store_lost or self._store_of_thread.add("num_printed", 1) == 1):
                 print_message(f"Rank {failure.rank} failed, which ends the run on every rank: {failure.text}")
             if self._rank in failure.missing and self._own is None:
                 self._has_printed_stack = True

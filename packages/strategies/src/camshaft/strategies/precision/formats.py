@@ -22,7 +22,7 @@ class Precision:
 
     Attributes:
         name: The name that `choose_precision` takes.
-        param_dtype: The dtype of parameters; None keeps each as it was made.
+        param_dtype: The dtype of parameters; None leaves each unchanged.
         autocast_dtype: The dtype of autocast; None without autocast.
         has_skipped_step: Whether the latest step of an optimizer was skipped.
         agree: Takes whether gradients of this rank overflowed, and returns whether those of any rank did. Collective. A

@@ -336,7 +336,7 @@ class ScaledOptimizer:
             returned = step(evaluate)
         except _OverflowError:
             if has_moved and copies is None:
-                rule = "evaluated several times in the first step too, so that overflows can be undone"
+                rule = "evaluated several times in the first step too, so that an overflowed step can be reverted"
                 where = f"{type(self._optimizer).__qualname__}.step under precision='16-mixed'"
                 action = "Evaluate it so, or pass precision='bf16-mixed'."
                 raise RuntimeError(must_be("closure", rule, "an overflow", where, action)) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from math import prod
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 import attrs
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -22,16 +23,17 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.sharding.deferred_operations import Replay, TensorRef, make_plan, trim_memory
 from camshaft.strategies.sharding.operation_recorder import (
     CPU,
     META,
     WHERE,
     DeferredInitializationError,
     OperationRecorder,
+    TensorRef,
     execute_on_meta,
     storage_key,
     traits_of,
+    trim_memory,
 )
 from camshaft.strategies.sharding.state import distribute
 
@@ -52,15 +54,16 @@ _READERS = (Tensor.tolist, Tensor.numpy)
 class DeferredInitialization:
     """A context in which new tensors have no memory, and operations on them are recorded.
 
-    Afterwards `materialize` replays the operations one by one on the CPU, from torch's random state at entry. So the
-    parameters get bit for bit the values that the same code would have given them without this context, by
-    `reset_parameters`, `apply`, functions of `nn.init`, or tensor operations. Parameters are cut to this rank's shards
-    as soon as they are final, and values that are overwritten later are dropped, so hardly more memory is needed than
-    for the shards and one whole parameter. In the end torch's random state is what it would have been.
+    Afterwards `materialize` executes the operations again, one by one on the CPU. So the parameters get bit for bit
+    the values that the same code would have given them without this context, by `reset_parameters`, `apply`, functions
+    of `nn.init`, or tensor operations. Parameters are cut to this rank's shards as soon as they are final, and values
+    that are overwritten later are not computed, so hardly more memory is needed than for the shards and one whole
+    parameter.
 
-    Values that the code reads (`item`, `tolist`, `if tensor.any():`, rejection sampling) are computed early, which
-    draws the random numbers so far twice. Tensors of `torch.tensor(...)` and `torch.from_numpy(...)` are real at once,
-    and so are tensors with an explicit `device=`, except random ones on the CPU.
+    Random numbers are drawn when the code draws them, so torch's random state is always what it would have been, and
+    again when a parameter gets its values, unless these are still in memory. Values that the code reads (`item`,
+    `tolist`, `if tensor.any():`, rejection sampling) are computed early. Tensors of `torch.tensor(...)` and
+    `torch.from_numpy(...)` are real at once, and so are tensors with an explicit `device=`.
 
     Limits:
 
@@ -79,6 +82,7 @@ class DeferredInitialization:
         self._entered = ExitStack()
 
     def __enter__(self) -> Self:
+        self._first_state = torch.get_rng_state()
         self._recorder = OperationRecorder()
         self._full_values = FullValues(self._recorder)
         dispatch_mode = _DispatchMode(self._recorder, self._full_values)
@@ -91,11 +95,8 @@ class DeferredInitialization:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._entered.close()
-        assert self._recorder is not None
-        if error is None:
-            self._recorder.generators.record_changes()
-            return
-        self._recorder.generators.rewind()
+        if error is not None:
+            torch.set_rng_state(self._first_state)
         if isinstance(error, (RuntimeError, TypeError)) and ("meta" in str(error) or "set_data" in str(error)):
             error.add_note(
                 f"In {WHERE}, new tensors have no values yet (they are on the meta device). Code that needs values, or "
@@ -105,7 +106,7 @@ class DeferredInitialization:
     def materialize(
         self, module: nn.Module, device: torch.device = CPU, sharded_device: torch.device | None = None
     ) -> None:
-        """Give all tensors of a module their values, and advance the random state.
+        """Give all tensors of a module their values.
 
         Args:
             module: The module. Real tensors replace its parameters, buffers and tensors in other attributes.
@@ -117,28 +118,25 @@ class DeferredInitialization:
         """
         assert self._recorder is not None and self._full_values is not None
         recorder = self._recorder
-        targets: dict[int, list[_Target]] = {}
+        targets: dict[int, list[_Target]] = defaultdict(list)
         for target in self._targets(module, device, sharded_device or device):
-            targets.setdefault(target.ref.storage_idx, []).append(target)
-        plan = make_plan(recorder.entries, {*targets, *recorder.pending}, draws_all=True)
-        recorder.generators.rewind()
-        without_values = plan.missing & targets.keys()
+            targets[target.ref.storage_idx].append(target)
+        without_values = recorder.missing(targets)
         if without_values:
+            torch.set_rng_state(self._first_state)
             name = targets[min(without_values)][0].name
             action = "Initialise it in the hook, or build it on another device than meta."
             raise DeferredInitializationError(must_be(name, "given values", "none", WHERE, action))
-        replay = Replay(recorder.real_storages, recorder.num_bytes)
-        replay.states |= recorder.generators.first_states()
         real: dict[int, Tensor] = {}
 
-        def complete(storage_idx: int) -> None:
-            for target in targets.get(storage_idx, []):
-                real[id(target.tensor)] = target.part_of(replay.tensor(target.ref))
+        def complete(storage_idx: int, storage: UntypedStorage) -> None:
+            for target in targets[storage_idx]:
+                real[id(target.tensor)] = target.part_of(target.ref.of(storage))
 
-        replay.run(recorder.entries, plan, on_complete=complete)
+        recorder.replay(targets, complete)
         _replace(module, real)
-        trim_memory()
         self._recorder = self._full_values = None
+        trim_memory()
 
     def has_deferred(self, module: nn.Module) -> bool:
         """Return whether any of a module's tensors has no values yet."""
@@ -242,7 +240,7 @@ class _FunctionMode(TorchFunctionMode):
             if caller == "torch.nn.init" or caller.partition(".")[0] not in ("torch", "camshaft"):
                 is_plain = isinstance(args[0], Tensor) and not isinstance(args[0], DTensor)
                 return is_plain and self._recorder.has_no_values(args[0])
-        elif func in _READERS and self._recorder.is_deferred(args[0]):
+        elif func in _READERS and args[0].is_meta:
             with self._dispatch_mode.paused():
                 values = self._recorder.values_of([args[0].detach()])[0].clone()
             return func(values, *args[1:], **kwargs)
@@ -404,7 +402,7 @@ class FullValues:
         made_by = recorder.made_by.get(storage_idx)
         if made_by is not None and made_by.function._schema.name not in _HAS_NO_VALUES:
             return True
-        return any(writer.function._schema.name != "aten::copy_" for writer in recorder.writers.get(storage_idx, []))
+        return any(writer.function._schema.name != "aten::copy_" for writer in recorder.writers[storage_idx])
 
 
 def _local(sharded: DTensor) -> Tensor:

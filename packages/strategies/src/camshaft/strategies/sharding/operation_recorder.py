@@ -1,9 +1,13 @@
-"""Recording operations on tensors that have no memory yet."""
+"""Recording operations on tensors that have no memory yet, and their execution on real tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ctypes
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from functools import cache
+from math import prod
 from typing import Any
 
 import attrs
@@ -13,16 +17,6 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.sharding.deferred_operations import (
-    Entry,
-    GeneratorChange,
-    GeneratorStates,
-    Operation,
-    Plan,
-    Replay,
-    TensorRef,
-    make_plan,
-)
 
 WHERE = "the hooks that build the model"
 META = torch.device("meta")
@@ -37,9 +31,86 @@ _WRITES_ONLY = frozenset(
 )
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
+_KEPT_BYTES = 2**26
+"""Size of the values that are kept, so that reading or changing them does not compute them again."""
+
+_NUM_KEPT = 4
+"""Number of storages of the largest size that are kept whatever their size, as many as rejection sampling uses."""
+
+_TRIM_BYTES = 2**25
+"""Number of freed bytes after which memory is returned to the operating system."""
+
 
 class DeferredInitializationError(RuntimeError):
     """A model that cannot be built on the meta device."""
+
+
+@attrs.frozen
+class TensorRef:
+    """A tensor as a view of a storage, which may have no memory yet.
+
+    Args:
+        storage_idx: Index of the storage.
+        dtype: Dtype.
+        size: Shape.
+        stride: Stride of each dimension, in elements.
+        offset: Offset of the first element, in elements.
+    """
+
+    storage_idx: int
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.size)
+
+    def of(self, storage: UntypedStorage) -> Tensor:
+        """Return the tensor in a storage."""
+        return torch.empty(0, dtype=self.dtype, device=storage.device).set_(
+            storage, self.offset, self.size, self.stride
+        )
+
+    def covers(self, num_bytes: int) -> bool:
+        """Return whether every byte of a storage of this size belongs to an element."""
+        if self.offset != 0 or self.numel * self.dtype.itemsize != num_bytes:
+            return False
+        expected = 1
+        for stride, size in sorted(zip(self.stride, self.size, strict=True)):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+@attrs.frozen(eq=False)
+class Operation:
+    """A recorded operation.
+
+    Args:
+        function: The operation.
+        leaves: Its arguments, flat, with a `TensorRef` for each tensor.
+        structure: Their nesting.
+        results: For each tensor that it returns, a reference if it is new; None if it is an argument.
+        reads: Storages whose values it needs.
+        changes: Storages that it writes to or creates.
+        overwrites: Those of them whose previous values do not matter.
+        generator: The generator that it draws random numbers from, if any.
+        state: The state of the generator before it.
+    """
+
+    function: OpOverload
+    leaves: list[Any]
+    structure: pytree.TreeSpec
+    results: list[TensorRef | None]
+    reads: frozenset[int]
+    changes: frozenset[int]
+    overwrites: frozenset[int]
+    generator: Generator | None
+    state: Tensor | None
 
 
 @attrs.frozen
@@ -87,29 +158,26 @@ def traits_of(function: OpOverload) -> _Traits:
 class OperationRecorder:
     """The recorded operations, in their order, and the storages of their tensors.
 
+    An operation that draws random numbers is executed at once, so that generators always have the state that user code
+    expects; it can be executed again from the recorded state. Its results are kept in memory as long as there is room.
+
     Attributes:
-        entries: The operations, and changes of random number generators in between.
-        generators: The states of the generators.
         num_bytes: Size of each storage.
-        real_storages: Storages with memory that recorded operations read or change.
-        pending: Those of them that recorded operations change.
         made_by: The operation that created a storage.
         writers: The operations that wrote to a storage after it was created.
-        without_values: Storages that the user's code put on the meta device; operations on them have no effect.
     """
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
         self.num_bytes: list[int] = []
-        self.real_storages: dict[int, UntypedStorage] = {}
+        self.made_by: dict[int, Operation] = {}
+        self.writers: dict[int, list[Operation]] = defaultdict(list)
+        self._operations: list[Operation] = []
         self._storages: list[UntypedStorage] = []
         self._indexes: dict[int, int] = {}
-        self.pending: set[int] = set()
-        self.made_by: dict[int, Operation] = {}
-        self.writers: dict[int, list[Operation]] = {}
-        self.without_values: set[int] = set()
-        self.generators = GeneratorStates(self.entries)
-        self._early_values = EarlyValues(self)
+        self._real: dict[int, UntypedStorage] = {}  # have memory, and do not change
+        self._values: dict[int, UntypedStorage] = {}  # present values of others, oldest first
+        self._without_values: set[int] = set()  # put on the meta device by user code; operations have no effect
+        self._freed_bytes = 0
 
     def dispatch(self, function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Execute an operation if all its tensors are real; otherwise record it.
@@ -120,20 +188,22 @@ class OperationRecorder:
         traits = traits_of(function)
         leaves, structure = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        is_deferred = any(tensor.is_meta for tensor in tensors)
+        written = [tensor for tensor in _written(traits, args, kwargs) if not tensor.is_meta]
         if traits.is_view:
             return function(*args, **kwargs)
-        if self.without_values and any(map(self.has_no_values, tensors)):
+        if self._without_values and any(map(self.has_no_values, tensors)):
             if not _allocates_elsewhere(function, kwargs):
                 return self.mark_without_values(function(*args, **kwargs))
-        elif not any(map(self.is_deferred, tensors)):
-            if not self._must_defer(traits, args, kwargs, tensors):
-                return function(*args, **kwargs)
+        elif not is_deferred:
+            if kwargs.get("device") != META:
+                return self._execute_early(function, leaves, structure, written)
         elif function.namespace in _COLLECTIVES:
             rule, action = "called with tensors that have their values", "Call it after the hooks."
             message = must_be(str(function), rule, "tensors without values", WHERE, action)
             raise DeferredInitializationError(message)
-        elif traits.needs_values:
-            return self._execute_early(function, leaves, structure)
+        elif traits.needs_values or (written and len(written) == len(_written(traits, args, kwargs))):
+            return self._execute_early(function, leaves, structure, written)
         try:
             return self._record(function, traits, leaves, structure)
         except NotImplementedError as error:  # torch has no meta kernel
@@ -141,21 +211,17 @@ class OperationRecorder:
                 action = "Do this in `__init__`, with real tensors, or after the hooks."
                 rule = "an operation that torch can carry out on the meta device"
                 raise DeferredInitializationError(must_be("operation", rule, function, WHERE, action)) from error
-            return self._execute_early(function, leaves, structure)
-
-    def is_deferred(self, tensor: Tensor) -> bool:
-        """Return whether a tensor has no values yet, or waits for recorded operations."""
-        return tensor.is_meta or (bool(self.pending) and self._indexes.get(storage_key(tensor), -1) in self.pending)
+            return self._execute_early(function, leaves, structure, written)
 
     def has_no_values(self, tensor: Tensor) -> bool:
         """Return whether a tensor was put on the meta device by the user's code."""
-        return self._indexes.get(storage_key(tensor), -1) in self.without_values
+        return self._indexes.get(storage_key(tensor), -1) in self._without_values
 
     def mark_without_values(self, result: Any) -> Any:
         """Mark the tensors of a result as put on the meta device by the user's code, and return it."""
         for item in pytree.tree_leaves(result):
             if isinstance(item, Tensor) and item.device == META:
-                self.without_values.add(self.ref(item).storage_idx)
+                self._without_values.add(self.ref(item).storage_idx)
         return result
 
     def ref(self, tensor: Tensor) -> TensorRef:
@@ -171,28 +237,17 @@ class OperationRecorder:
             self._storages.append(storage)  # kept, so that its address is not used again
             self.num_bytes.append(storage.nbytes())
             if not tensor.is_meta:
-                self.real_storages[idx] = storage
+                self._real[idx] = storage
         return TensorRef(idx, tensor.dtype, tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()))
 
     def tensor(self, ref: TensorRef) -> Tensor:
         """Return the tensor of a reference, without memory unless its storage is real."""
-        storage = self._storages[ref.storage_idx]
-        return torch.empty(0, dtype=ref.dtype, device=storage.device).set_(storage, ref.offset, ref.size, ref.stride)
+        return ref.of(self._storages[ref.storage_idx])
 
     def sources(self, storage_idx: int) -> list[TensorRef]:
         """Return the tensors from which a storage was created."""
         made_by = self.made_by.get(storage_idx)
         return [leaf for leaf in made_by.leaves if isinstance(leaf, TensorRef)] if made_by else []
-
-    def _must_defer(
-        self, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-    ) -> bool:
-        device = kwargs.get("device")
-        if device is not None and torch.device(device).type == "meta":
-            return True
-        if traits.is_random and (device is None or torch.device(device).type == "cpu"):
-            return all(tensor.device.type == "cpu" for tensor in tensors)
-        return any(storage_key(tensor) in self._indexes for tensor in _written(traits, args, kwargs))
 
     def _record(self, function: OpOverload, traits: _Traits, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
         originals: dict[int, Tensor] = {}
@@ -234,35 +289,168 @@ class OperationRecorder:
             reads = frozenset((others | written_idxs) - overwritten)
             changes, overwrites = frozenset(written_idxs | made), frozenset(overwritten | made)
             drawn_from = generator if traits.is_random else None
-            operation = Operation(function, leaves, structure, results, reads, changes, overwrites, drawn_from)
-            self._add(operation, made, written_idxs)
+            state = None if drawn_from is None else drawn_from.get_state()
+            self._add(
+                Operation(function, leaves, structure, results, reads, changes, overwrites, drawn_from, state), made
+            )
         return pytree.tree_map(lambda item: originals.get(id(item), item), result)
 
-    def _execute_early(self, function: OpOverload, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
+    def _execute_early(
+        self, function: OpOverload, leaves: list[Any], structure: pytree.TreeSpec, written: list[Tensor]
+    ) -> Any:
         """Execute an operation on the present values of its arguments. Return real tensors, or numbers."""
-        values = self.values_of(leaf for leaf in leaves if isinstance(leaf, Tensor))
-        real = [values.pop(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        values = self.values_of(leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_meta)
+        for key in map(storage_key, written):
+            if key in self._indexes:  # recorded operations read its former values
+                idx = self._indexes.pop(key)
+                self._real[idx] = self._real[idx].clone()  # type: ignore[no-untyped-call]
+        real = [values.pop(0) if isinstance(leaf, Tensor) and leaf.is_meta else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(real, structure)
         return function(*args, **kwargs)
 
-    def _add(self, operation: Operation, made: set[int], written: set[int]) -> None:
-        if operation.generator is not None:
-            self.generators.record_change(operation.generator)
-        self.entries.append(operation)
+    def _add(self, operation: Operation, made: set[int]) -> None:
+        """Add an operation, and execute it if it draws random numbers or if all that it reads is in memory."""
+        is_known = operation.reads <= self._real.keys() | self._values.keys()
+        if operation.generator is not None and not is_known:
+            self._compute(operation.reads)
+        for idx in operation.overwrites:
+            self._values.pop(idx, None)
+        if operation.generator is not None or (is_known and operation.reads):
+            self._execute(operation, self._values)
+            self._forget_oldest()
+        else:
+            for idx in operation.changes:
+                self._values.pop(idx, None)
+        self._operations.append(operation)
         self.made_by |= dict.fromkeys(made, operation)
-        for idx in written:
-            self.writers.setdefault(idx, []).append(operation)
-        self.pending |= written & self.real_storages.keys()
-        if operation.generator is not None:
-            self.generators.advance(operation.generator)
+        for idx in operation.changes - made:
+            self.writers[idx].append(operation)
 
     def values_of(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """Return the present values of tensors, by executing the recorded operations that they depend on.
 
         Returns:
-            Real tensors, which later calls change in place.
+            Real tensors, which later operations change in place.
         """
-        return self._early_values.of([self.ref(tensor) for tensor in tensors])
+        refs = [self.ref(tensor) for tensor in tensors]
+        self._compute({ref.storage_idx for ref in refs})
+        known = self._real | self._values
+        self._forget_oldest()
+        return [ref.of(known[ref.storage_idx]) for ref in refs]
+
+    def missing(self, wanted: Iterable[int]) -> set[int]:
+        """Return the storages among these that have no values."""
+        return self._plan(frozenset(wanted))[1].intersection(wanted)
+
+    @torch.no_grad()
+    def replay(self, wanted: Iterable[int], on_complete: Callable[[int, UntypedStorage], None]) -> None:
+        """Compute the present values of storages in little memory: each is dropped as soon as it is not needed.
+
+        Args:
+            wanted: The storages.
+            on_complete: Called with each of them and its values.
+        """
+        known = self._real | self._values
+        for idx in known.keys() & set(wanted):
+            on_complete(idx, known[idx])
+        steps, _ = self._plan(frozenset(wanted))
+        generators = {operation.generator for operation, _, _ in steps} - {None}
+        states = [(generator, generator.get_state()) for generator in generators if generator is not None]
+        storages: dict[int, UntypedStorage] = {}
+        try:
+            for operation, completes, frees in steps:
+                self._execute(operation, storages)
+                for idx in completes:
+                    on_complete(idx, storages[idx])
+                for idx in completes | frees:
+                    self._free(storages.pop(idx, None))
+        finally:
+            for generator, state in states:
+                generator.set_state(state)
+
+    def _plan(self, wanted: frozenset[int]) -> tuple[list[tuple[Operation, frozenset[int], frozenset[int]]], set[int]]:
+        """Return the operations that give storages their present values, and the storages that lack values before.
+
+        With each operation come the wanted storages that are final after it, and those that are not needed after it.
+        """
+        known = self._real.keys() | self._values.keys()
+        live, complete, changed = set(wanted - known), set(known), set[int]()
+        steps = []
+        for operation in reversed(self._operations):
+            if not live:
+                break
+            changed |= operation.changes
+            if operation.changes.isdisjoint(live):
+                continue
+            touches = operation.reads | operation.changes
+            completes = (touches & wanted) - complete
+            complete |= completes
+            frees = touches - live
+            live -= operation.overwrites
+            # the kept value of a storage is that after its last change
+            live |= operation.reads - self._real.keys() - (self._values.keys() - changed)
+            steps.append((operation, completes, frees))
+        return steps[::-1], live
+
+    def _compute(self, wanted: Iterable[int]) -> None:
+        """Add the present values of storages to those that are kept."""
+        computed: dict[int, UntypedStorage] = {}
+        self.replay(set(wanted) - self._real.keys() - self._values.keys(), computed.__setitem__)
+        self._values |= computed
+
+    def _execute(self, operation: Operation, storages: dict[int, UntypedStorage]) -> None:
+        """Execute an operation, with its values in `storages`."""
+
+        def real(ref: TensorRef) -> Tensor:
+            idx = ref.storage_idx
+            for known in (storages, self._real, {} if idx in operation.changes else self._values):
+                if idx in known:
+                    return ref.of(known[idx])
+            storages[idx] = UntypedStorage(self.num_bytes[idx])  # type: ignore[no-untyped-call]
+            return ref.of(storages[idx])
+
+        leaves = [real(leaf) if isinstance(leaf, TensorRef) else leaf for leaf in operation.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, operation.structure)
+        if operation.generator is not None and operation.state is not None:
+            operation.generator.set_state(operation.state)
+        with torch.no_grad():
+            results = pytree.tree_leaves(operation.function(*args, **kwargs))
+            made = [result for result in results if isinstance(result, Tensor)]
+            for ref, result in zip(operation.results, made, strict=True):
+                if ref is not None and ref.storage_idx not in storages:
+                    layout = (tuple(result.size()), result.stride(), result.storage_offset())
+                    if layout == (ref.size, ref.stride, ref.offset):
+                        storages[ref.storage_idx] = result.untyped_storage()
+                    else:  # later operations rely on the recorded layout
+                        real(ref).copy_(result)
+
+    def _forget_oldest(self) -> None:
+        """Drop kept values that were computed first, if they take too much memory."""
+        sizes = [storage.nbytes() for storage in self._values.values()]
+        excess = sum(sizes) - max(_KEPT_BYTES, _NUM_KEPT * max(sizes, default=0))
+        while excess > 0:
+            idx = next(iter(self._values))
+            excess -= self._values[idx].nbytes()
+            self._free(self._values.pop(idx))
+
+    def _free(self, storage: UntypedStorage | None) -> None:
+        """Count the memory of a storage that its caller drops, and return freed memory to the operating system.
+
+        Large temporary tensors between small ones that stay leave gaps in the heap, which glibc keeps and rarely
+        reuses.
+        """
+        self._freed_bytes += 0 if storage is None else storage.nbytes()
+        if self._freed_bytes > _TRIM_BYTES:
+            self._freed_bytes = 0
+            del storage
+            trim_memory()
+
+
+def trim_memory() -> None:
+    """Return free memory to the operating system, if the C library has `malloc_trim`."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -291,77 +479,3 @@ def _allocates_elsewhere(function: OpOverload, kwargs: dict[str, Any]) -> bool:
 def storage_key(tensor: Tensor) -> int:
     """Return a key of a tensor's storage, valid as long as the storage exists."""
     return int(tensor.untyped_storage()._cdata)
-
-
-class EarlyValues:
-    """A replay of recorded operations for values that are needed while the model is built.
-
-    Random numbers are drawn in their order, so all operations that draw are executed up to this point. Their results
-    are kept for later calls that depend on them, such as the next round of rejection sampling.
-    """
-
-    def __init__(self, recorder: OperationRecorder) -> None:
-        self._recorder = recorder
-        self._replay = self._new_replay()
-        self._position = 0
-        self._states: dict[int, Tensor] = {}
-
-    def of(self, refs: list[TensorRef]) -> list[Tensor]:
-        """Return the values of references after all recorded operations. Later calls change the tensors in place."""
-        entries, wanted = self._recorder.entries, {ref.storage_idx for ref in refs}
-        constant = self._recorder.real_storages.keys() - self._recorder.pending
-        plan = make_plan(entries, wanted - constant, draws_all=False, constant=constant)
-        if not any(entry.generator is not None for entry in _operations(entries, plan)):
-            replay = self._new_replay()
-            replay.run(entries, plan, keeps=frozenset(wanted))
-            return [replay.tensor(ref) for ref in refs]
-        generators = self._recorder.generators
-        present = generators.states()
-        generators.record_changes()
-        try:
-            self._replay_from(self._position, wanted) or self._replay_from(0, wanted)
-            return [self._replay.tensor(ref) for ref in refs]
-        finally:
-            generators.restore(present)
-
-    def _replay_from(self, first: int, wanted: set[int]) -> bool:
-        """Replay the needed entries from a position on. Return False if values from before it are unknown."""
-        recorder = self._recorder
-        entries = recorder.entries[first:]
-        plan = make_plan(entries, wanted, draws_all=True)
-        if first == 0:
-            self._replay = self._new_replay()
-            self._replay.states |= recorder.generators.first_states()
-            recorder.generators.rewind()
-        else:
-            returns = {entry.key for entry in entries if isinstance(entry, GeneratorChange) and entry.state is None}
-            constant = recorder.real_storages.keys() - recorder.pending
-            is_known = plan.missing <= self._replay.storages.keys() | constant
-            if not is_known or any(key[1] < first and key not in self._replay.states for key in returns):
-                return False
-            recorder.generators.restore(self._states)
-        for_values = make_plan(entries, wanted, draws_all=False)
-        useful = frozenset(wanted).union(*(entry.touches for entry in _operations(entries, for_values)))
-        self._replay.run(entries, plan, first=first, keeps=useful)
-        self._position = len(recorder.entries)
-        self._states = recorder.generators.states()
-        for idx in self._replay.storages.keys() - (useful - _stale(entries, plan)):
-            self._replay.drop(idx)
-        return True
-
-    def _new_replay(self) -> Replay:
-        return Replay(self._recorder.real_storages, self._recorder.num_bytes, keeps_real=True)
-
-
-def _operations(entries: list[Entry], plan: Plan) -> list[Operation]:
-    """Return the operations of a plan."""
-    return [entry for position in plan.needed if isinstance(entry := entries[position], Operation)]
-
-
-def _stale(entries: list[Entry], plan: Plan) -> set[int]:
-    """Return the storages whose latest change a plan leaves out."""
-    latest = dict[int, bool]()
-    for position, entry in enumerate(entries):
-        if isinstance(entry, Operation):
-            latest |= dict.fromkeys(entry.changes, position in plan.needed)
-    return {idx for idx, is_replayed in latest.items() if not is_replayed}

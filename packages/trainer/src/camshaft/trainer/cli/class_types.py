@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 import camshaft.callbacks as callbacks  # imports its exports on access
 import camshaft.strategies as strategies
 from camshaft.hooks_core import Callback, DataHooks, StrategyDefaults
+from camshaft.trainer.cli.added_commands import added_classes
 from camshaft.trainer.data_module import DataModule
 from camshaft.trainer.module import TrainingModule
 
@@ -80,8 +81,8 @@ class CallbackClass(ClassType):
 
     @classmethod
     def exports(cls) -> Iterable[object]:
-        """Return the stock callbacks."""
-        return [getattr(callbacks, name) for name in callbacks.__all__]
+        """Return the stock callbacks, and what other distributions add."""
+        return [*(getattr(callbacks, name) for name in callbacks.__all__), *added_classes()]
 
 
 class LoggerClass(ClassType):

@@ -1,29 +1,23 @@
-"""The command line: `python -m camshaft.trainer {fit,validate,test,predict,replay,bisect}`."""
+"""The command line: `python -m camshaft.trainer {fit,validate,test,predict}`."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from bdb import BdbQuit
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from camshaft.callbacks import LedgerError
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.remote_files import exists, join, local_copy, local_path
 from camshaft.strategies import CheckpointError
 from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
+from camshaft.trainer.cli.added_commands import added_commands
 
-_ABOUT = (
-    "Train and evaluate a module, and go back to a step of a run; `compare RUN RUN` compares two runs by their "
-    "ledgers, `replay FOLDER` makes a captured step again."
-)
+_ABOUT = "Train and evaluate a module."
 _SCRIPTS = "A script that imports pytorch_lightning or lightning is run by `python -m camshaft.compat run SCRIPT`."
-_OTHER_WORDS = {"--to-step": "--to_step", "--pdb": "--debug=true"}
 _FOUND_BY_TRAINER = ("best", "last")
 
 
@@ -34,16 +28,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line; the process's own by default.
 
     Returns:
-        The exit code: 0; 1 if a replay departs from the ledger. Other errors of the verb are not caught.
+        The exit code, 0. Errors of the verb are not caught.
 
     Raises:
         SystemExit: With 2 if the arguments cannot be carried out, after a message on the standard error; with 0 after
             `--help` and `--print_config`.
     """
-    words = [_with_dots(word) for word in (sys.argv[1:] if arguments is None else arguments)]
+    words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["run"]:
-        _refuse(f"`run` is no verb of a trainer. {_SCRIPTS}")
-    return _CommandLine(words).status
+        refuse(f"`run` is no verb of a trainer. {_SCRIPTS}")
+    others = ", ".join(f"`{name}`" for name in sorted(added_commands()))
+    further = f" Further commands: {others}; each has `--help`." if others else ""
+    CommandLine(words, "python -m camshaft.trainer", f"{_ABOUT} {_SCRIPTS}{further}")
+    return 0
 
 
 class NumberedConfig(SaveConfigCallback):
@@ -64,28 +61,32 @@ def _text_of(path: str) -> str:
         return file.read_text(encoding="utf-8")
 
 
-class _CommandLine(TrainerCLI):
-    """The command line of any module, whose errors about arguments are told in a line."""
+class CommandLine(TrainerCLI):
+    """The command line of any module, whose errors about arguments are told in a line.
 
-    status = 0
+    Args:
+        words: The words of the command line; classes may be written `module:Class`.
+        prog: The command, for help and errors.
+        about: The description in the help.
+    """
 
-    def __init__(self, words: list[str]) -> None:
-        parsers = {"prog": "python -m camshaft.trainer", "description": f"{_ABOUT} {_SCRIPTS}"}
+    def __init__(self, words: Sequence[str], prog: str, about: str) -> None:
+        parsers = {"prog": prog, "description": about}
         saving = {"overwrite": True}  # of the same configuration only
         super().__init__(
-            save_config_callback=NumberedConfig, save_config_kwargs=saving, parser_kwargs=parsers, args=words
+            save_config_callback=NumberedConfig,
+            save_config_kwargs=saving,
+            parser_kwargs=parsers,
+            args=[_with_dots(word) for word in words],
         )
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        """Return the verbs, and those that go back to a step."""
-        verbs = TrainerCLI.subcommands()
-        return {**verbs, "replay": verbs["fit"], "bisect": verbs["fit"]}
-
     def parse_arguments(self, parser: Any, args: Any) -> None:
-        """Parse the words."""
+        """Parse the words, and check that the checkpoint exists."""
         self.config = parser.parse_args(args)
-        self._check_checkpoint()
+        path = self.config[self.config.subcommand].get("ckpt_path")
+        if path and path not in _FOUND_BY_TRAINER and not exists(local_path(path)):
+            action = "Check the path."
+            refuse(must_be("--ckpt_path", "an existing checkpoint, 'best' or 'last'", path, "options", action))
 
     def instantiate_classes(self) -> None:
         """Make the objects; what a stock callback or a logger refuses is an error of the options."""
@@ -107,32 +108,6 @@ class _CommandLine(TrainerCLI):
         """Predict for the callbacks alone, as nobody takes what is returned."""
         self.trainer.predict(**{**options, "return_predictions": False})
 
-    def replay(self, **options: Any) -> None:
-        """Replay, and print what the steps of the update computed."""
-        with self._replay_errors_in_a_line(), suppress(BdbQuit):
-            for step in self.trainer.replay(**options):
-                loss = "none" if step.loss is None else f"{step.loss.item():.6g}"
-                print(f"Step {step.step:,}, epoch {step.epoch}, batch {step.batch_idx}: the loss is {loss}.")
-                print(f"{step.inspection}\n")
-
-    def bisect(self, **options: Any) -> None:
-        """Bisect, and print the step that was found."""
-        with self._replay_errors_in_a_line():
-            found, name = self.trainer.bisect(**options), options["when"].__name__
-            print(f"`{name}` holds after step {found:,}, and does not after the step before.")
-
-    @contextmanager
-    def _replay_errors_in_a_line(self) -> Iterator[None]:
-        from camshaft.callbacks import DepartureError  # slow to import, and rarely needed
-
-        try:
-            yield
-        except DepartureError as error:
-            print("\n".join([f"error: {error}", *error.__notes__]), file=sys.stderr)
-            self.status = 1
-        except (InvalidArgumentError, LedgerError, FileNotFoundError) as error:
-            _refuse(str(error))
-
     def _take_arguments_of_checkpoint(self) -> None:
         with _checkpoint_errors_in_a_line():
             super()._take_arguments_of_checkpoint()
@@ -141,28 +116,16 @@ class _CommandLine(TrainerCLI):
         with _checkpoint_errors_in_a_line():
             super()._run_subcommand(subcommand)
 
-    def _check_checkpoint(self) -> None:
-        config = self.config[self.config.subcommand]
-        path = config.get("ckpt_path")
-        if self.config.subcommand == "replay" and path:
-            from camshaft.trainer.replay.replayed_fit import nearest_checkpoint  # slow to import, and rarely needed
-
-            with self._replay_errors_in_a_line():
-                path = config["ckpt_path"] = os.fspath(nearest_checkpoint(path, config["to_step"] - 1) or path)
-        if path and path not in _FOUND_BY_TRAINER and not exists(local_path(path)):
-            action = "Check the path."
-            _refuse(must_be("--ckpt_path", "an existing checkpoint, 'best' or 'last'", path, "options", action))
-
 
 @contextmanager
 def _checkpoint_errors_in_a_line() -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        _refuse(" ".join(str(error).split()))
+        refuse(" ".join(str(error).split()))
 
 
-def _refuse(message: str) -> NoReturn:
+def refuse(message: str) -> NoReturn:
     """Print an error in a line, and exit with 2."""
     print(f"error: {message}", file=sys.stderr)
     raise SystemExit(2)
@@ -170,6 +133,4 @@ def _refuse(message: str) -> NoReturn:
 
 def _with_dots(word: str) -> str:
     """Return a word with its class path `module:Class`, alone or after an option and "=", as `module.Class`."""
-    option, equals, value = word.partition("=")
-    word = _OTHER_WORDS.get(option, option) + equals + value
     return re.sub(r"^((?:--[\w.+]+=)?[A-Za-z_][\w.]*):([A-Za-z_]\w*)$", r"\1.\2", word)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial, update_wrapper
 from importlib.metadata import version
 from types import MethodType
@@ -135,6 +135,14 @@ class TrainerCLI:
             "predict": {"model", "dataloaders", "datamodule"},
         }
 
+    def function_of(self, subcommand: str) -> Callable[..., Any] | None:
+        """Return the function that a subcommand calls with the trainer; None for a method of the trainer.
+
+        Args:
+            subcommand: A name in `subcommands`.
+        """
+        return None
+
     def init_parser(self, **kwargs: Any) -> TrainerArgumentParser:
         """Return a parser with the option `--config`."""
         kwargs.setdefault("dump_header", [f"camshaft-trainer=={version('camshaft-trainer')}"])
@@ -159,11 +167,15 @@ class TrainerCLI:
         verbs = self.parser.add_subcommands()
         trainer_class = _class_of(self.trainer_class)
         for name, given in self.subcommands().items():
-            described = parse_docstring(getattr(trainer_class, name).__doc__ or "").short_description
+            function = self.function_of(name)
+            described = parse_docstring((function or getattr(trainer_class, name)).__doc__ or "").short_description
             about = described and described.removesuffix(" Collective.")
             parser = self.init_parser(**{"description": about, **subparser_kwargs.get(name, {})})
             self._add_arguments(parser)
-            added = parser.add_method_arguments(trainer_class, name, skip=set(given), fail_untyped=False)
+            if function is None:
+                added = parser.add_method_arguments(trainer_class, name, skip=set(given), fail_untyped=False)
+            else:
+                added = parser.add_function_arguments(function, skip=set(given), fail_untyped=False)
             for group in parser._action_groups:
                 group.title = group.title and group.title.removesuffix(". Collective")
             self._subcommand_parsers[name], self._subcommand_method_arguments[name] = parser, added
@@ -421,7 +433,10 @@ class TrainerCLI:
     def _run_subcommand(self, subcommand: str) -> None:
         """Run a verb, with the methods around it."""
         self._call(f"before_{subcommand}")
-        getattr(self, subcommand, getattr(self.trainer, subcommand))(**self._prepare_subcommand_kwargs(subcommand))
+        run, function = getattr(self, subcommand, None), self.function_of(subcommand)
+        if run is None:
+            run = getattr(self.trainer, subcommand) if function is None else partial(function, self.trainer)
+        run(**self._prepare_subcommand_kwargs(subcommand))
         self._call(f"after_{subcommand}")
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:

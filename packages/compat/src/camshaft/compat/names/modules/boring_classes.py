@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -37,26 +37,6 @@ class RandomDataset(Dataset[Tensor]):
         return self.len
 
 
-class RandomDictDataset(Dataset[dict[str, Tensor]]):
-    """Two vectors for each sample: "a" is random, "b" is "a" plus 2.
-
-    Args:
-        size: The length of each vector.
-        length: The number of samples.
-    """
-
-    def __init__(self, size: int, length: int) -> None:
-        self.len = length
-        self.data = torch.randn(length, size)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Return the two vectors."""
-        return {"a": self.data[index], "b": self.data[index] + 2}
-
-    def __len__(self) -> int:
-        return self.len
-
-
 class RandomIterableDataset(IterableDataset[Tensor]):
     """Random vectors, made as they are read, in a dataset without a length.
 
@@ -71,17 +51,6 @@ class RandomIterableDataset(IterableDataset[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         return (torch.randn(self.size) for _ in range(self.count))
-
-
-class RandomIterableDatasetWithLen(RandomIterableDataset):
-    """Random vectors, made as they are read, in a dataset with a length."""
-
-    def __len__(self) -> int:
-        return self.count
-
-
-def _loader() -> DataLoader[Tensor]:
-    return DataLoader(RandomDataset(_WIDTH, _LENGTH))
 
 
 class BoringModel(TrainingModule):
@@ -122,20 +91,10 @@ class BoringModel(TrainingModule):
         return [optimizer], [StepLR(optimizer, step_size=1)]
 
     def train_dataloader(self) -> Any:
-        """Return 64 batches of one sample."""
-        return _loader()
+        """Return 64 batches of one sample; likewise the loaders of the other stages."""
+        return DataLoader(RandomDataset(_WIDTH, _LENGTH))
 
-    def val_dataloader(self) -> Any:
-        """Return 64 batches of one sample."""
-        return _loader()
-
-    def test_dataloader(self) -> Any:
-        """Return 64 batches of one sample."""
-        return _loader()
-
-    def predict_dataloader(self) -> Any:
-        """Return 64 batches of one sample."""
-        return _loader()
+    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 
 
 class ManualOptimBoringModel(BoringModel):
@@ -181,42 +140,13 @@ class DemoModel(TrainingModule):
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
 
 
-class _Stages(DataModule):
-    """Base of the data modules: a loader, or several, of the data that `setup` made for a stage."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._data: dict[str, Any] = {}
-
-    def _take(self, data: Mapping[str, Any], stage: str | None) -> None:
-        wanted = {None: tuple(data), "fit": ("train", "val"), "validate": ("val",)}.get(stage, (stage,))
-        for name in wanted:
-            self._data[str(name)] = data[str(name)]
-            setattr(self, f"random_{name}", data[str(name)])
-
-    def _load(self, name: str) -> Any:
-        data = self._data[name]
-        return [DataLoader(one) for one in data] if isinstance(data, list) else DataLoader(data)
-
-    def train_dataloader(self) -> Any:
-        """Return a loader of the training data."""
-        return self._load("train")
-
-    def val_dataloader(self) -> Any:
-        """Return a loader of the validation data."""
-        return self._load("val")
-
-    def test_dataloader(self) -> Any:
-        """Return a loader of the test data."""
-        return self._load("test")
-
-    def predict_dataloader(self) -> Any:
-        """Return a loader of the data to predict on."""
-        return self._load("predict")
-
-
-class BoringDataModule(_Stages):
+class BoringDataModule(DataModule):
     """64 random vectors of 32 numbers for each of training, validation, test and prediction."""
+
+    random_train: Any
+    random_val: Any
+    random_test: Any
+    random_predict: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,32 +154,21 @@ class BoringDataModule(_Stages):
 
     def setup(self, stage: str | None = None) -> None:
         """Divide the vectors."""
-        parts = {
-            name: Subset(self.random_full, range(part * _LENGTH, (part + 1) * _LENGTH))
-            for part, name in enumerate(("train", "val", "test", "predict"))
-        }
-        self._take(parts, stage)
+        for part, name in enumerate(("train", "val", "test", "predict")):
+            setattr(self, f"random_{name}", Subset(self.random_full, range(part * _LENGTH, (part + 1) * _LENGTH)))
 
+    def train_dataloader(self) -> Any:
+        """Return a loader of the training data; likewise the other three."""
+        return DataLoader(self.random_train)
 
-class BoringDataModuleNoLen(_Stages):
-    """Random vectors of 32 numbers in datasets without a length."""
+    def val_dataloader(self) -> Any:
+        """Return a loader of the validation data."""
+        return DataLoader(self.random_val)
 
-    def setup(self, stage: str | None = None) -> None:
-        """Make the datasets."""
-        counts = {"train": 512, "val": 128, "test": 256, "predict": 64}
-        self._take({name: RandomIterableDataset(_WIDTH, count) for name, count in counts.items()}, stage)
+    def test_dataloader(self) -> Any:
+        """Return a loader of the test data."""
+        return DataLoader(self.random_test)
 
-
-class IterableBoringDataModule(_Stages):
-    """Two loaders for each stage, of vectors of 4 numbers: a dataset with a length, and one without."""
-
-    def setup(self, stage: str | None = None) -> None:
-        """Make the datasets."""
-        counts = {"train": 16, "val": 32, "test": 64, "predict": 128}
-        data = {name: [RandomDataset(4, count), RandomIterableDataset(4, count)] for name, count in counts.items()}
-        self._take(data, stage)
-
-    def train_dataloader(self) -> Iterable[Any]:
-        """Return the two loaders."""
-        loaders: Iterable[Any] = self._load("train")
-        return loaders
+    def predict_dataloader(self) -> Any:
+        """Return a loader of the data to predict on."""
+        return DataLoader(self.random_predict)

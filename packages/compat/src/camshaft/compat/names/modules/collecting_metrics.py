@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
 from camshaft.compat.names.modules import functional_metrics as functions
-from camshaft.compat.names.modules.metrics import Metric, refuse_single_values
+from camshaft.compat.names.modules.metrics import Metric, earlier_arguments
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core.messages import must_be
 
@@ -23,7 +23,7 @@ class _OfCounts(Metric):
     def __init__(
         self, num_classes: int | None, threshold: float = 0.5, multilabel: bool = False, **kwargs: Any
     ) -> None:
-        super().__init__(**refuse_single_values(type(self).__name__, kwargs))
+        super().__init__(**earlier_arguments(type(self).__name__, kwargs))
         self.num_classes, self.threshold, self.multilabel = num_classes, threshold, multilabel
         self.add_state("rows", default=[], dist_reduce_fx="cat")
 
@@ -152,7 +152,7 @@ class ConfusionMatrix(Metric):
     matrix: Tensor
 
     def __init__(self, num_classes: int, normalize: Any = None, threshold: float = 0.5, **kwargs: Any) -> None:
-        super().__init__(**refuse_single_values("ConfusionMatrix", kwargs))
+        super().__init__(**earlier_arguments("ConfusionMatrix", kwargs))
         self.num_classes, self.normalize, self.threshold = num_classes, normalize, threshold
         self.add_state("matrix", default=torch.zeros(num_classes, num_classes, dtype=torch.long), dist_reduce_fx="sum")
 
@@ -176,7 +176,7 @@ class _Collecting(Metric):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = {**dict(zip(self.positional, args, strict=False)), **kwargs}
         self._settings = {name: given.pop(name) for name in self.positional if name in given}
-        super().__init__(**refuse_single_values(type(self).__name__, given))
+        super().__init__(**earlier_arguments(type(self).__name__, given))
         self.add_state("preds", default=[], dist_reduce_fx="cat")
         self.add_state("target", default=[], dist_reduce_fx="cat")
 
@@ -197,6 +197,5 @@ def _collecting(name: str, function: Callable[..., Any], *positional: str) -> An
 
 AUROC = _collecting("AUROC", functions.auroc, "num_classes", "pos_label", "average")
 AveragePrecision = _collecting("AveragePrecision", functions.average_precision, "num_classes", "pos_label")
-HammingDistance = _collecting("HammingDistance", functions.hamming_distance, "threshold")
 PrecisionRecallCurve = _collecting("PrecisionRecallCurve", functions.precision_recall_curve, "num_classes", "pos_label")
 ROC = _collecting("ROC", functions.roc, "num_classes", "pos_label")

@@ -7,29 +7,19 @@ torchmetrics they are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torchmetrics.functional as ours
 from torch import Tensor
-from torchmetrics.functional.image import (
-    image_gradients,  # noqa: F401  (passed on as it is)
-    peak_signal_noise_ratio,
-    structural_similarity_index_measure,
-)
-from torchmetrics.functional.text import bleu_score as bleu_score_of_texts
-from torchmetrics.utilities import class_reduce, reduce  # noqa: F401  (likewise)
-from torchmetrics.utilities.compute import auc
+from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
+from torchmetrics.utilities import reduce
 
-from camshaft.compat.names.modules.metrics import correct_labels, labels_of, refuse_single_values
+from camshaft.compat.names.modules.metrics import correct_labels, earlier_arguments, labels_of
 from camshaft.hooks_core.messages import must_be, warn_user
 
 _ACTION = "Use the function of `torchmetrics.functional`, where `task=` says what is classified."
-
-explained_variance = ours.explained_variance
-mean_squared_log_error = ours.mean_squared_log_error
-r2score = ours.r2_score
 
 
 def get_num_classes(pred: Tensor, target: Tensor, num_classes: int | None = None) -> int:
@@ -91,17 +81,12 @@ def share_of(counts: Tensor, false_positives: float, false_negatives: float, ave
     """
     hits, wrong, _, missed, support = counts.sum(1, keepdim=True) if average == "micro" else counts
     shares = torch.as_tensor(hits / (hits + false_positives * wrong + false_negatives * missed)).nan_to_num(0.0)
-    match average:
-        case "micro":
-            return shares[0]
-        case "macro" | "elementwise_mean":
-            return shares.mean()
-        case "weighted":
-            return torch.as_tensor((shares * support).sum() / support.sum())
-        case "sum":
-            return shares.sum()
-        case "none" | None:
-            return shares
+    if average in ("micro", "macro", "elementwise_mean"):
+        return shares.mean()
+    if average == "weighted":
+        return torch.as_tensor((shares * support).sum() / support.sum())
+    if average in ("sum", "none", None):
+        return shares.sum() if average == "sum" else shares
     rule = "'micro', 'macro', 'weighted', 'none', or up to 0.9 'elementwise_mean', 'sum', 'none'"
     raise ValueError(must_be("average", rule, average, where, _ACTION))
 
@@ -146,7 +131,7 @@ def _of_classes(where: str, weights: Callable[[float], tuple[float, float]], def
         if default is None and num_classes is None and is_of_labels:
             num_classes = 1
         counted = {name: given.pop(name) for name in ("threshold", "multilabel") if name in given}
-        if refuse_single_values(where, given):
+        if earlier_arguments(where, given):
             raise TypeError(f"{where} takes no argument {next(iter(given))!r} here. {_ACTION}")
         return share_of(counts_of(preds, target, num_classes, where=where, **counted), *weights(beta), average, where)
 
@@ -237,19 +222,13 @@ def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
     Raises:
         ValueError: If `normalize` is something else.
     """
-    match normalize:
-        case "true":
-            matrix = matrix / matrix.sum(1, keepdim=True)
-        case "pred":
-            matrix = matrix / matrix.sum(0, keepdim=True)
-        case "all":
-            matrix = matrix / matrix.sum()
-        case None | "none":
-            return matrix
-        case _:
-            rule = "'true', 'pred', 'all' or None"
-            raise ValueError(must_be("normalize", rule, normalize, "confusion_matrix", "Choose one of these."))
-    return matrix.nan_to_num(0.0)
+    sums = {"true": matrix.sum(1, keepdim=True), "pred": matrix.sum(0, keepdim=True), "all": matrix.sum()}
+    if normalize in (None, "none"):
+        return matrix
+    if normalize not in sums:
+        rule = "'true', 'pred', 'all' or None"
+        raise ValueError(must_be("normalize", rule, normalize, "confusion_matrix", "Choose one of these."))
+    return (matrix / sums[normalize]).nan_to_num(0.0)
 
 
 def stat_scores_multiple_classes(
@@ -260,33 +239,16 @@ def stat_scores_multiple_classes(
     return tuple(reduce(count, reduction) for count in counts_of(labels, target, num_classes, where="stat_scores"))
 
 
-def stat_scores(preds: Tensor, target: Tensor, reduce: Any = "micro", *args: Any, **given: Any) -> Any:
-    """Return the counts of a class up to 1.1, five integers; from 1.2 on those of all, in a tensor.
-
-    Args:
-        preds: Labels, scores of classes, or probabilities of labels.
-        target: Labels.
-        reduce: The class, which may be given as `class_index`; or "micro" or "macro".
-        args: `argmax_dim`, with a class.
-        given: `argmax_dim` with a class; else `num_classes` and `threshold`.
+def stat_scores(pred: Tensor, target: Tensor, class_index: int, argmax_dim: int = 1) -> tuple[Tensor, ...]:
+    """Return the counts of a class, as up to 1.1; see `stat_scores_multiple_classes`.
 
     Raises:
-        ValueError: If `reduce` is something else.
+        ValueError: If `class_index` is no class, as from 1.2 on.
     """
-    index = given.pop("class_index", reduce)
-    if isinstance(index, int):
-        labels = preds.argmax(*(args or [given.get("argmax_dim", 1)])) if preds.ndim > target.ndim else preds
-        num_classes = max(index + 1, get_num_classes(labels, target))
-        return tuple(counts_of(labels, target, num_classes, where="stat_scores")[:, index].long())
-    if reduce not in ("micro", "macro"):
-        raise ValueError(must_be("reduce", "'micro', 'macro' or a class", reduce, "stat_scores", _ACTION))
-    num_classes = given.pop("num_classes", None)
-    if preds.ndim > target.ndim:
-        num_classes = num_classes or preds.shape[1]
-    elif preds.is_floating_point():
-        given["multilabel"], num_classes = preds.ndim > 1, 1
-    counts_by_class = counts_of(preds, target, num_classes, where="stat_scores", **given).long()
-    return counts_by_class.sum(1) if reduce == "micro" else counts_by_class.T
+    if not isinstance(class_index, int):
+        raise ValueError(must_be("class_index", "a class", class_index, "stat_scores", _ACTION))
+    counts = stat_scores_multiple_classes(pred, target, max(class_index, int(target.max()), int(pred.max())) + 1)
+    return tuple(count[class_index].long() for count in counts)
 
 
 def iou(
@@ -348,30 +310,16 @@ def dice_score(
     return reduce(scores[0 if bg else 1 :], reduction)  # type: ignore[arg-type]
 
 
-def hamming_distance(preds: Tensor, target: Tensor, threshold: float = 0.5) -> Tensor:
-    """Return the share of wrong labels, each class of several being a label that is there or not."""
-    labels = labels_of(preds, target, threshold, "hamming_distance")
-    wrong = (labels != target).float().mean()
-    if preds.is_floating_point() and preds.ndim == target.ndim:
-        return wrong
-    num_classes = preds.shape[1] if preds.ndim > target.ndim else max(2, get_num_classes(labels, target.long()))
-    return 2 * wrong / num_classes
-
-
-def _hits_by_threshold(scores: Tensor, target: Tensor, weights: Any, pos_label: float) -> tuple[Tensor, Tensor, Tensor]:
+def _hits_by_threshold(scores: Tensor, target: Tensor, pos_label: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return false positives, true positives and the score from which on there are so many, from the highest on."""
     order = scores.argsort(descending=True)
     scores, is_positive = scores[order], target[order] == pos_label
     is_last = torch.cat((scores[1:] != scores[:-1], torch.ones_like(is_positive[:1])))
-    each = torch.ones_like(is_positive, dtype=torch.long)
-    if weights is not None:
-        each = torch.as_tensor(weights, dtype=torch.float, device=scores.device)[order]
-    hits, all_ = (each * is_positive).cumsum(0)[is_last], each.cumsum(0)[is_last]
-    return all_ - hits, hits, scores[is_last]
+    return (~is_positive).cumsum(0)[is_last], is_positive.cumsum(0)[is_last], scores[is_last]
 
 
-def _roc_of_one(scores: Tensor, target: Tensor, weights: Any, pos_label: float) -> tuple[Tensor, Tensor, Tensor]:
-    wrong, hits, thresholds = _hits_by_threshold(scores, target, weights, pos_label)
+def _roc_of_one(scores: Tensor, target: Tensor, pos_label: float) -> tuple[Tensor, Tensor, Tensor]:
+    wrong, hits, thresholds = _hits_by_threshold(scores, target, pos_label)
     if wrong[-1] <= 0 or hits[-1] <= 0:
         rule = f"both {pos_label}, the positive label, and others"
         raise ValueError(must_be("target", rule, target, "roc", "Leave out batches of a single label."))
@@ -380,10 +328,8 @@ def _roc_of_one(scores: Tensor, target: Tensor, weights: Any, pos_label: float) 
     return *rates, torch.cat((thresholds[:1] + 1, thresholds))  # type: ignore[return-value]
 
 
-def _precision_recall_of_one(
-    scores: Tensor, target: Tensor, weights: Any, pos_label: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    wrong, hits, thresholds = _hits_by_threshold(scores, target, weights, pos_label)
+def _precision_recall_of_one(scores: Tensor, target: Tensor, pos_label: float) -> tuple[Tensor, Tensor, Tensor]:
+    wrong, hits, thresholds = _hits_by_threshold(scores, target, pos_label)
     used = slice(0, int((hits == hits[-1]).nonzero()[0]) + 1)  # up to the first threshold of full recall
     ratios, recalls = (hits / (hits + wrong))[used].flip(0), (hits / hits[-1])[used].flip(0)
     return torch.cat((ratios, ratios.new_ones(1))), torch.cat((recalls, recalls.new_zeros(1))), thresholds[used].flip(0)
@@ -414,22 +360,19 @@ def _of_scores(name: str, of_one: Callable[..., Any], join: Callable[[list[Any],
         num_classes: Any = None,
         pos_label: float | None = None,
         average: str | None = "macro",
-        *,
-        sample_weight: Any = None,
-        sample_weights: Any = None,
     ) -> Any:
-        weights = sample_weight if sample_weights is None else sample_weights
-        if not isinstance(num_classes, int | None):  # it came there up to 1.0
-            num_classes, weights = None, num_classes
+        if not isinstance(num_classes, int | None):
+            rule = "an int, since there are no weights of samples, as up to 1.0"
+            raise TypeError(must_be("num_classes", rule, num_classes, name, _ACTION))
         if preds.ndim == target.ndim and not (num_classes and num_classes > 1 and name == "auroc"):
-            return of_one(preds.flatten(), target.flatten(), weights, 1 if pos_label is None else pos_label)
+            return of_one(preds.flatten(), target.flatten(), 1 if pos_label is None else pos_label)
         if num_classes != preds.shape[1]:
             rule = f"{preds.shape[1]}, as `preds` has scores of so many classes"
             raise ValueError(must_be("num_classes", rule, num_classes, name, "Pass it, or the scores of one class."))
         columns = preds.movedim(1, 0).flatten(1)
         classes = torch.arange(num_classes, device=target.device).unsqueeze(1)
         truth = target.movedim(1, 0).flatten(1) if preds.ndim == target.ndim else target.flatten() == classes
-        results = [of_one(scores, there, weights, 1) for scores, there in zip(columns, truth, strict=True)]
+        results = [of_one(scores, there, 1) for scores, there in zip(columns, truth, strict=True)]
         return join(results, truth.sum(1), average)
 
     return function
@@ -455,61 +398,14 @@ average_precision = _of_scores("average_precision", _average_precision_of_one, l
 auroc = _of_scores("auroc", _auroc_of_one, _join_auroc)
 
 
-def _of_each_class(of_one: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-    """Return a function of the scores of several classes that returns the result of each."""
-
-    def function(pred: Tensor, target: Tensor, sample_weight: Any = None, num_classes: int | None = None) -> Any:
-        columns = pred.movedim(1, 0)[:num_classes]
-        return tuple(of_one(scores, target, sample_weight, index) for index, scores in enumerate(columns))
-
-    return function
-
-
-multiclass_roc = _of_each_class(_roc_of_one)
-multiclass_precision_recall_curve = _of_each_class(_precision_recall_of_one)
-
-
-def multiclass_auroc(*args: Any, **kwargs: Any) -> Tensor:
-    """Return the mean over classes of the area under the curve of each."""
-    return torch.stack([auc(wrong, hits) for wrong, hits, _ in multiclass_roc(*args, **kwargs)]).mean()
-
-
-def embedding_similarity(
-    batch: Tensor, similarity: str = "cosine", reduction: str = "none", zero_diagonal: bool = True
-) -> Tensor:
-    """Return the similarity of each two rows, "cosine" or "dot"."""
-    function = ours.pairwise_cosine_similarity if similarity == "cosine" else ours.pairwise_linear_similarity
-    return function(batch, reduction=reduction, zero_diagonal=zero_diagonal)  # type: ignore[arg-type]
-
-
-def bleu_score(
-    translate_corpus: Sequence[Sequence[str]],
-    reference_corpus: Sequence[Sequence[Sequence[str]]],
-    n_gram: int = 4,
-    smooth: bool = False,
-) -> Tensor:
-    """Return the BLEU score of translations, which come as lists of tokens.
-
-    Args:
-        translate_corpus: The tokens of each translation.
-        reference_corpus: The tokens of each reference of each translation.
-        n_gram: The longest sequences of tokens that count.
-        smooth: Whether counts are smoothed, as torchmetrics does: those of single tokens are not.
-    """
-    numbers: dict[str, str] = {}
-
-    def text(tokens: Sequence[str]) -> str:  # torchmetrics splits at spaces, which a token may have
-        return " ".join(numbers.setdefault(token, str(len(numbers))) for token in tokens)
-
-    references = [[text(tokens) for tokens in several] for several in reference_corpus]
-    return bleu_score_of_texts([text(tokens) for tokens in translate_corpus], references, n_gram, smooth)
-
-
-def _of_values(name: str, function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+def _of_values(name: str, function: Callable[..., Any], *positional: str, **settings: Any) -> Callable[..., Any]:
     """Return a function of torchmetrics that takes those arguments of every earlier metric that ask for nothing."""
 
-    def of_values(preds: Tensor, target: Tensor, **kwargs: Any) -> Any:
-        return function(preds, target, **settings, **refuse_single_values(name, kwargs))
+    def of_values(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > len(positional):
+            raise TypeError(f"{name} takes no {len(args) + 2} arguments by position. Pass the others by name.")
+        given = {**dict(zip(positional, args, strict=False)), **kwargs}
+        return function(preds, target, **settings, **earlier_arguments(name, given))
 
     return of_values
 
@@ -517,17 +413,5 @@ def _of_values(name: str, function: Callable[..., Any], **settings: Any) -> Call
 mean_squared_error = _of_values("mean_squared_error", ours.mean_squared_error)
 mean_absolute_error = _of_values("mean_absolute_error", ours.mean_absolute_error)
 rmse = _of_values("rmse", ours.mean_squared_error, squared=False)
-rmsle = _of_values("rmsle", ours.mean_squared_log_error)  # without a root, as it was
 ssim = _of_values("ssim", structural_similarity_index_measure)
-
-
-def psnr(preds: Tensor, target: Tensor, data_range: float | None = None, **kwargs: Any) -> Tensor:
-    """Return the peak signal-to-noise ratio; `data_range` has to be given.
-
-    Raises:
-        ValueError: Without `data_range`.
-    """
-    if data_range is None:
-        raise ValueError("psnr needs the range of the values. Pass data_range=..., such as 1.0.")
-    today = refuse_single_values("psnr", kwargs)
-    return peak_signal_noise_ratio(preds, target, data_range=data_range, **today)
+psnr = _of_values("psnr", peak_signal_noise_ratio, "data_range")

@@ -12,8 +12,6 @@ from torchmetrics.image import PeakSignalNoiseRatio, StructuralSimilarityIndexMe
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument
 from camshaft.hooks_core.messages import must_be
 
-_OF_EVERY_METRIC = ("compute_on_step", "is_multiclass", "reduction")
-
 
 def labels_of(preds: Tensor, target: Tensor, threshold: float, where: str) -> Tensor:
     """Return the labels of predictions, in the target's shape.
@@ -34,18 +32,16 @@ def labels_of(preds: Tensor, target: Tensor, threshold: float, where: str) -> Te
     return preds
 
 
-def refuse_single_values(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def earlier_arguments(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a metric without those that every metric had, if these have no effect.
 
     Raises:
         ValueError: If they ask for what there is not.
     """
     kept = dict(kwargs)
-    accepted = {"compute_on_step": (True,), "reduction": ("elementwise_mean",)}
-    for argument in _OF_EVERY_METRIC:
-        value = kept.pop(argument, None)
-        why, action = "torchmetrics has no such argument", "See the one of `torchmetrics`."
-        refuse_argument(argument, value, name, why, action, accepted.get(argument, ()))
+    for argument, nothing in (("is_multiclass", None), ("reduction", "elementwise_mean")):
+        value, why = kept.pop(argument, None), "torchmetrics has no such argument"
+        refuse_argument(argument, value, name, why, "See the one of `torchmetrics`.", (nothing,))
     return {argument: value for argument, value in kept.items() if value is not None or argument == "average"}
 
 
@@ -67,32 +63,36 @@ def correct_labels(
     return correct.flatten(1).all(dim=1) if subset_accuracy and correct.ndim > 1 else correct
 
 
-_PER_BATCH = "Call `update` instead of the metric, which computes nothing."
+class _OnStep(torchmetrics.Metric):
+    """What metrics had beside those of torchmetrics: with `compute_on_step=False` a call computes nothing."""
+
+    compute_on_step = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Take in a batch, and return its value, unless that is not wanted."""
+        if self.compute_on_step:
+            return super().forward(*args, **kwargs)
+        self.update(*args, **kwargs)
+        return None
 
 
-class Metric(torchmetrics.Metric, metaclass=StandIn):
+class Metric(_OnStep, metaclass=StandIn):
     """`torchmetrics.Metric`, to be subclassed.
 
     A subclass for 0.8 or 0.9 defines `forward` alone, which computes the metric of a batch.
 
     Args:
-        compute_on_step: True; or the metric's name, as in 0.8 and 0.9.
+        compute_on_step: Whether a call returns the value of its batch; or the metric's name, as in 0.8 and 0.9.
         kwargs: Arguments of `torchmetrics.Metric`, and `name`.
-
-    Raises:
-        ValueError: If `compute_on_step` is false, or there is no such argument.
     """
 
     __stands_for__: ClassVar[type] = torchmetrics.Metric
 
-    def __init__(self, compute_on_step: bool | str = True, *args: Any, **kwargs: Any) -> None:
-        name = kwargs.pop("name", None)
-        if isinstance(compute_on_step, str):
-            compute_on_step, name = True, compute_on_step
-        where, why = type(self).__name__, "calling a metric always computes it"
-        refuse_argument("compute_on_step", compute_on_step, where, why, _PER_BATCH, (True,))
+    def __init__(self, compute_on_step: bool | str | None = True, *args: Any, **kwargs: Any) -> None:
+        name = kwargs.pop("name", compute_on_step if isinstance(compute_on_step, str) else None)
         kwargs.update(zip(("dist_sync_on_step", "process_group", "dist_sync_fn"), args, strict=False))
         super().__init__(**{field: value for field, value in kwargs.items() if value is not None})
+        self.compute_on_step = compute_on_step is None or bool(compute_on_step)
         if name is not None:
             self.name = name
 
@@ -133,7 +133,7 @@ class Accuracy(Metric):
         subset_accuracy: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**refuse_single_values(type(self).__name__, kwargs))
+        super().__init__(**earlier_arguments(type(self).__name__, kwargs))
         self.threshold = threshold if threshold <= 1 else 0.5  # in 0.8 and 0.9 `num_classes` was first
         self.top_k, self.subset_accuracy = top_k, subset_accuracy
         self.add_state("correct", default=torch.tensor(0), dist_reduce_fx="sum")
@@ -166,11 +166,15 @@ def _metric_of_values(name: str, base: type, *positional: str, is_stand_in: bool
         if len(args) > len(positional):
             raise TypeError(f"{name} takes {len(positional)} arguments by position. Pass the others by name.")
         given = {**dict(zip(positional, args, strict=False)), **kwargs}
+        computes = given.pop("compute_on_step", True)
         given.pop("num_outputs", None)
-        base.__init__(self, **settings, **refuse_single_values(name, given))  # type: ignore[misc]
+        base.__init__(self, **settings, **earlier_arguments(name, given))  # type: ignore[misc]
+        self.compute_on_step = computes
 
     body = {"__init__": init, "__stands_for__": base if is_stand_in else (), "__module__": __name__}
-    return StandIn(name, (base,), {**body, "__doc__": f"`torchmetrics.{base.__name__}` with earlier arguments."})
+    return StandIn(
+        name, (_OnStep, base), {**body, "__doc__": f"`torchmetrics.{base.__name__}` with earlier arguments."}
+    )
 
 
 MeanSquaredError = _metric_of_values("MeanSquaredError", torchmetrics.MeanSquaredError)
@@ -179,20 +183,4 @@ MeanAbsoluteError = _metric_of_values("MeanAbsoluteError", torchmetrics.MeanAbso
 ExplainedVariance = _metric_of_values("ExplainedVariance", torchmetrics.ExplainedVariance, "multioutput")
 R2Score = _metric_of_values("R2Score", torchmetrics.R2Score, "num_outputs", "adjusted", "multioutput")
 SSIM = _metric_of_values("SSIM", StructuralSimilarityIndexMeasure, is_stand_in=False)
-
-
-class PSNR(PeakSignalNoiseRatio):
-    """`torchmetrics.image.PeakSignalNoiseRatio`.
-
-    Args:
-        data_range: The range of the values, which up to 1.4 was taken from the targets if it was left out.
-        kwargs: Today's arguments.
-
-    Raises:
-        ValueError: Without `data_range`.
-    """
-
-    def __init__(self, data_range: float | None = None, **kwargs: Any) -> None:
-        if data_range is None:
-            raise ValueError("PSNR needs the range of the values. Pass data_range=..., such as 1.0.")
-        super().__init__(data_range=data_range, **refuse_single_values("PSNR", kwargs))
+PSNR = _metric_of_values("PSNR", PeakSignalNoiseRatio, "data_range", is_stand_in=False)

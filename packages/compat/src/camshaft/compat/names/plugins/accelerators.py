@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -74,34 +73,48 @@ class Accelerator(ABC):
 class _Stock(Accelerator):
     """Base of the kinds of torch's devices."""
 
+    kind: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the kind."""
+        return cls.kind
+
     def setup_device(self, device: torch.device) -> None:
         """Make a GPU the current one.
 
         Raises:
             ValueError: If it is of another kind.
         """
-        if device.type != self.name():
+        if device.type != self.kind:
             action = "Pass one of this kind."
-            raise ValueError(must_be("device", f"of the kind {self.name()!r}", device, type(self).__name__, action))
+            raise ValueError(must_be("device", f"of the kind {self.kind!r}", device, type(self).__name__, action))
         if device.type == "cuda":
             torch.cuda.set_device(device)
 
     def teardown(self) -> None:
         """Free cached memory of GPUs."""
-        if self.name() == "cuda":
+        if self.kind == "cuda":
             torch.cuda.empty_cache()
+
+    @staticmethod
+    def auto_device_count() -> int:
+        """Return 1."""
+        return 1
 
     @classmethod
     def register_accelerators(cls, accelerator_registry: Registry) -> None:
         """Put the class under its name into a registry."""
-        accelerator_registry.register(cls.name(), cls, cls.__name__)
+        accelerator_registry.register(cls.kind, cls, cls.__name__)
 
 
 class CPUAccelerator(_Stock):
     """The CPU, whose devices are processes."""
 
+    kind = "cpu"
+
     @staticmethod
-    def parse_devices(devices: int | str) -> int:
+    def parse_devices(devices: Any) -> Any:
         """Return the number of processes.
 
         Raises:
@@ -114,24 +127,14 @@ class CPUAccelerator(_Stock):
         return number
 
     @staticmethod
-    def get_parallel_devices(devices: int | str) -> list[torch.device]:
+    def get_parallel_devices(devices: Any) -> Any:
         """Return the CPU, once for each process."""
         return [torch.device("cpu")] * CPUAccelerator.parse_devices(devices)
-
-    @staticmethod
-    def auto_device_count() -> int:
-        """Return 1."""
-        return 1
 
     @staticmethod
     def is_available() -> bool:
         """Return True."""
         return True
-
-    @staticmethod
-    def name() -> str:
-        """Return "cpu"."""
-        return "cpu"
 
     def get_device_stats(self, device: Any) -> dict[str, Any]:
         """Return the load and memory of this machine; see `get_cpu_stats`."""
@@ -141,13 +144,15 @@ class CPUAccelerator(_Stock):
 class CUDAAccelerator(_Stock):
     """The GPUs that torch has as CUDA devices."""
 
+    kind = "cuda"
+
     @staticmethod
-    def parse_devices(devices: int | str | Sequence[int]) -> list[int] | None:
+    def parse_devices(devices: Any) -> Any:
         """Return the indexes of the devices; see `parse_gpu_ids`."""
         return parse_gpu_ids(devices, include_cuda=True)
 
     @staticmethod
-    def get_parallel_devices(devices: Sequence[int]) -> list[torch.device]:
+    def get_parallel_devices(devices: Any) -> Any:
         """Return the devices of these indexes."""
         return [torch.device("cuda", index) for index in devices]
 
@@ -161,11 +166,6 @@ class CUDAAccelerator(_Stock):
         """Return whether there is a visible device."""
         return num_cuda_devices() > 0
 
-    @staticmethod
-    def name() -> str:
-        """Return "cuda"."""
-        return "cuda"
-
     def get_device_stats(self, device: Any) -> dict[str, Any]:
         """Return torch's statistics of the device's memory."""
         return dict(torch.cuda.memory_stats(device))
@@ -174,30 +174,22 @@ class CUDAAccelerator(_Stock):
 class MPSAccelerator(_Stock):
     """The GPU of an Apple processor."""
 
+    kind = "mps"
+
     @staticmethod
-    def parse_devices(devices: int | str | Sequence[int]) -> list[int] | None:
+    def parse_devices(devices: Any) -> Any:
         """Return the indexes of the devices; see `parse_gpu_ids`."""
         return parse_gpu_ids(devices, include_mps=True)
 
     @staticmethod
-    def get_parallel_devices(devices: int | str | Sequence[int]) -> list[torch.device]:
+    def get_parallel_devices(devices: Any) -> Any:
         """Return the devices of an argument `devices`."""
         return [torch.device("mps", index) for index in range(len(MPSAccelerator.parse_devices(devices) or ()))]
-
-    @staticmethod
-    def auto_device_count() -> int:
-        """Return 1."""
-        return 1
 
     @staticmethod
     def is_available() -> bool:
         """Return whether torch has such a device here."""
         return torch.backends.mps.is_available()
-
-    @staticmethod
-    def name() -> str:
-        """Return "mps"."""
-        return "mps"
 
     def get_device_stats(self, device: Any) -> dict[str, Any]:
         """Return the load and memory of this machine."""
@@ -296,10 +288,9 @@ def get_cpu_stats() -> dict[str, float]:
     }
 
 
-def find_accelerator(name: str) -> Accelerator:
+def find_accelerator(name: str) -> Any:
     """Return the object for a kind of device, such as "cuda"."""
-    accelerator: Accelerator = AcceleratorRegistry.get(name)
-    return accelerator
+    return AcceleratorRegistry.get(name)
 
 
 def choose_accelerator(name: str | Accelerator) -> Accelerator:
@@ -310,7 +301,8 @@ def choose_accelerator(name: str | Accelerator) -> Accelerator:
         RuntimeError: If this machine has no such device.
     """
     names = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(str(name), (name,))
-    found = [one if isinstance(one, Accelerator) else find_accelerator(one) for one in names if _is_kind(one)]
+    found = [one if isinstance(one, Accelerator) else AcceleratorRegistry.get(one, "") for one in names]
+    found = [one for one in found if one != ""]
     if not found:
         rule = f"one of auto, gpu, {', '.join(AcceleratorRegistry)}"
         raise ValueError(must_be("accelerator", rule, name, "_AcceleratorConnector", "Pass one of these."))
@@ -321,10 +313,6 @@ def choose_accelerator(name: str | Accelerator) -> Accelerator:
     return present[0]
 
 
-def _is_kind(name: Any) -> bool:
-    return isinstance(name, Accelerator) or name in AcceleratorRegistry
-
-
 class AcceleratorConnector:
     """Devices and strategy that `Trainer` would choose, for libraries that ask without a trainer.
 
@@ -333,15 +321,14 @@ class AcceleratorConnector:
         num_nodes: The number of machines.
         accelerator: A name or an `Accelerator`; "auto" is the best of this machine.
         strategy: A name or a strategy.
-        plugins, precision, sync_batchnorm, benchmark, use_distributed_sampler, deterministic: As in the trainer.
+        others: Further arguments of the trainer.
 
     Attributes:
         accelerator: The kind of device.
-        strategy: The strategy, made when it is asked for.
-        is_distributed: True if the strategy is one for several processes, be it of one at the moment.
+        strategy, precision_plugin, is_distributed: As of a trainer, which is made when they are asked for.
 
     Raises:
-        ValueError: If the number of machines is no positive int, or this machine has not these devices.
+        ValueError: If this machine has not these devices.
         RuntimeError: If it has none of this kind.
     """
 
@@ -351,60 +338,30 @@ class AcceleratorConnector:
         num_nodes: int = 1,
         accelerator: Any = "auto",
         strategy: Any = "auto",
-        plugins: Any = None,
-        precision: Any = None,
-        sync_batchnorm: bool = False,
-        benchmark: bool | None = None,
-        use_distributed_sampler: bool = True,
-        deterministic: Any = None,
+        **others: Any,
     ) -> None:
-        if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
-            action = "Pass the number of machines."
-            raise ValueError(must_be("num_nodes", "a positive int", num_nodes, "_AcceleratorConnector", action))
-        self.use_distributed_sampler = use_distributed_sampler
+        self.use_distributed_sampler = others.get("use_distributed_sampler", True)
         self.accelerator = choose_accelerator(accelerator)
         self._accelerator_flag = accelerator if isinstance(accelerator, Accelerator) else self.accelerator.name()
         asked = self.accelerator.auto_device_count() if devices == "auto" else devices
         self._devices_flag = self.accelerator.parse_devices(asked)
         self._parallel_devices = self.accelerator.get_parallel_devices(self._devices_flag)
-        self._num_nodes_flag = num_nodes
-        self._strategy_flag = strategy
-        self._others = {
-            "plugins": plugins,
-            "precision": precision,
-            "sync_batchnorm": sync_batchnorm,
-            "benchmark": benchmark,
-            "use_distributed_sampler": use_distributed_sampler,
-            "deterministic": deterministic,
-        }
+        self._num_nodes_flag, self._strategy_flag, self._others = num_nodes, strategy, others
 
-    @property
-    def strategy(self) -> Any:
-        """The strategy of a trainer with these arguments."""
-        return self._view.strategy
-
-    @property
-    def precision_plugin(self) -> Any:
-        """The precision of the strategy."""
-        return self._view.precision_plugin
-
-    @property
-    def is_distributed(self) -> bool:
-        """True if the strategy is one for several processes, be it of one at the moment."""
-        return self._view.is_distributed
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("strategy", "precision_plugin", "is_distributed"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return getattr(self._view, name)
 
     @cached_property
     def _view(self) -> ConnectorView:
+        off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
         return ConnectorView(
             Trainer(
                 accelerator=self.accelerator.name(),
                 devices=self._devices_flag,
                 num_nodes=self._num_nodes_flag,
                 strategy=self._strategy_flag,
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                **self._others,
+                **{**dict.fromkeys(off, False), **self._others},
             )
         )

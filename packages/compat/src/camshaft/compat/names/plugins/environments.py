@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -85,13 +86,25 @@ class ClusterEnvironment(ABC):
         return
 
 
+def _variable(name: str) -> Callable[[Any], int]:
+    """Return a method that reads a number from a variable; 0 from the last of several that are not set."""
+    first, *others = name.split()
+
+    def read(self: Any) -> int:
+        if not others:
+            return int(os.environ[first])
+        return int(next((os.environ[one] for one in (first, *others) if one in os.environ), 0))
+
+    read.__doc__ = f"Return `{'` or `'.join(name.split())}`."
+    return read
+
+
 class LightningEnvironment(ClusterEnvironment):
     """No launcher, or one that sets `LOCAL_RANK`."""
 
     def __init__(self) -> None:
         self._main_port = -1
-        self._world_size = 1
-        self._global_rank = 0
+        self._world_size, self._global_rank = 1, 0
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -131,13 +144,8 @@ class LightningEnvironment(ClusterEnvironment):
         """Take the index of this process."""
         self._global_rank = rank
 
-    def local_rank(self) -> int:
-        """Return `LOCAL_RANK`, or 0."""
-        return int(os.environ.get("LOCAL_RANK", 0))
-
-    def node_rank(self) -> int:
-        """Return `NODE_RANK` or `GROUP_RANK`, or 0."""
-        return int(os.environ.get("NODE_RANK", os.environ.get("GROUP_RANK", 0)))
+    local_rank = _variable("LOCAL_RANK _")
+    node_rank = _variable("NODE_RANK GROUP_RANK")
 
     def teardown(self) -> None:
         """Remove `WORLD_SIZE` from the environment."""
@@ -147,10 +155,7 @@ class LightningEnvironment(ClusterEnvironment):
 class _External(ClusterEnvironment):
     """Base of environments whose launcher starts all processes and numbers them."""
 
-    @property
-    def creates_processes_externally(self) -> bool:
-        """True."""
-        return True
+    creates_processes_externally = True
 
     def set_world_size(self, size: int) -> None:
         """Do nothing: the launcher says the number."""
@@ -177,21 +182,10 @@ class TorchElasticEnvironment(_External):
         """Return whether torchrun started this process."""
         return torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
 
-    def world_size(self) -> int:
-        """Return `WORLD_SIZE`."""
-        return int(os.environ["WORLD_SIZE"])
-
-    def global_rank(self) -> int:
-        """Return `RANK`."""
-        return int(os.environ["RANK"])
-
-    def local_rank(self) -> int:
-        """Return `LOCAL_RANK`."""
-        return int(os.environ["LOCAL_RANK"])
-
-    def node_rank(self) -> int:
-        """Return `GROUP_RANK`, or 0."""
-        return int(os.environ.get("GROUP_RANK", 0))
+    world_size = _variable("WORLD_SIZE")
+    global_rank = _variable("RANK")
+    local_rank = _variable("LOCAL_RANK")
+    node_rank = _variable("GROUP_RANK _")
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         """Check the trainer's numbers against torchrun's.
@@ -246,21 +240,10 @@ class SLURMEnvironment(_External):
         job = os.environ.get("SLURM_JOB_ID", "")
         return int(job) if job.isdecimal() and not _is_interactive() else None
 
-    def world_size(self) -> int:
-        """Return `SLURM_NTASKS`."""
-        return int(os.environ["SLURM_NTASKS"])
-
-    def global_rank(self) -> int:
-        """Return `SLURM_PROCID`."""
-        return int(os.environ["SLURM_PROCID"])
-
-    def local_rank(self) -> int:
-        """Return `SLURM_LOCALID`."""
-        return int(os.environ["SLURM_LOCALID"])
-
-    def node_rank(self) -> int:
-        """Return `SLURM_NODEID`."""
-        return int(os.environ["SLURM_NODEID"])
+    world_size = _variable("SLURM_NTASKS")
+    global_rank = _variable("SLURM_PROCID")
+    local_rank = _variable("SLURM_LOCALID")
+    node_rank = _variable("SLURM_NODEID")
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         """Check the trainer's numbers against SLURM's.

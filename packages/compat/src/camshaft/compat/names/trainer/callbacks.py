@@ -15,7 +15,7 @@ from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAve
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
 from camshaft.callbacks.progress.progress_bar import ProgressBar as _ProgressBar
 from camshaft.callbacks.progress.progress_bar import overridden_names
-from camshaft.compat.names.stand_ins import StandIn, note
+from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be
 
@@ -51,16 +51,6 @@ def chosen_mode(mode: str | None, monitor: str | None, where: str, *, is_auto_by
     chosen = "max" if looks_like_accuracy else "min"
     note(where, "mode='auto'", f"`mode={chosen!r}` for {name!r}")
     return chosen
-
-
-def has_arguments_of(today: type) -> Any:
-    """Return a decorator of a class that takes others too: editors and command lines see today's arguments."""
-
-    def decorate(cls: Any) -> Any:
-        cls.__init__.__signature__ = signature(today.__init__, eval_str=True)  # type: ignore[misc]
-        return cls
-
-    return decorate
 
 
 _EARLY_STOPPING = "EarlyStopping"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import camshaft.compat.names.plugins.fsdp  # so that its classes, and those below, have short names
@@ -10,7 +12,7 @@ import camshaft.compat.names.trainer.model_summary
 import camshaft.compat.names.trainer.rich_progress_bar  # noqa: F401
 from camshaft.compat.names.trainer.loggers import LightningLoggerBase
 from camshaft.compat.trainer import Trainer
-from camshaft.trainer.cli import SaveConfigCallback, TrainerArgumentParser, TrainerCLI
+from camshaft.trainer.cli import TrainerArgumentParser, TrainerCLI
 from camshaft.trainer.cli.class_types import LoggerClass
 
 LoggerClass.roots = (LightningLoggerBase,)
@@ -44,38 +46,15 @@ class LightningCLI(TrainerCLI):
     """`camshaft.trainer.cli.TrainerCLI` with the trainer of `camshaft.compat`.
 
     Args:
-        model_class, datamodule_class, save_config_callback, save_config_kwargs, trainer_class: As there.
-        trainer_defaults, seed_everything_default, parser_kwargs, parser_class: Likewise.
-        **kwargs: The other arguments.
+        args, kwargs: As there.
     """
 
-    def __init__(
-        self,
-        model_class: Any = None,
-        datamodule_class: Any = None,
-        save_config_callback: type[SaveConfigCallback] | None = SaveConfigCallback,
-        save_config_kwargs: dict[str, Any] | None = None,
-        trainer_class: Any = Trainer,
-        trainer_defaults: dict[str, Any] | None = None,
-        seed_everything_default: bool | int = True,
-        parser_kwargs: dict[str, Any] | None = None,
-        parser_class: type[TrainerArgumentParser] = LightningArgumentParser,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            model_class,
-            datamodule_class,
-            save_config_callback,
-            save_config_kwargs,
-            trainer_class,
-            trainer_defaults,
-            seed_everything_default,
-            parser_kwargs,
-            parser_class,
-            *args,
-            **kwargs,
-        )
+    @wraps(TrainerCLI.__init__)  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = signature(TrainerCLI.__init__).bind_partial(self, *args, **kwargs).arguments
+        own = {"trainer_class": Trainer, "parser_class": LightningArgumentParser}
+        options: dict[str, Any] = {name: kind for name, kind in own.items() if name not in given} | kwargs
+        super().__init__(*args, **options)
 
     def setup_parser(self, *args: Any, **kwargs: Any) -> None:
         """Make the parser; see `TrainerCLI.setup_parser`."""

@@ -35,20 +35,11 @@ class FabricTensorBoardLogger(loggers.TensorBoardLogger, loggers.FabricLogger):
         root_dir: The folder of all experiments.
         name: As there; the default is that of Lightning.
         version: As there.
-        default_hp_metric: As there.
-        prefix: As there.
-        sub_dir: As there.
-        kwargs: Arguments of `SummaryWriter`.
+        args: `default_hp_metric`, `prefix` and `sub_dir`, as there.
+        kwargs: Likewise, and arguments of `SummaryWriter`.
     """
 
     def __init__(
-        self,
-        root_dir: _Path,
-        name: str | None = "lightning_logs",
-        version: int | str | None = None,
-        default_hp_metric: bool = True,
-        prefix: str = "",
-        sub_dir: _Path | None = None,
-        **kwargs: Any,
+        self, root_dir: _Path, name: str | None = "lightning_logs", version: Any = None, *args: Any, **kwargs: Any
     ) -> None:
-        super().__init__(root_dir, name, version, False, default_hp_metric, prefix, sub_dir, **kwargs)
+        super().__init__(root_dir, name, version, False, *args, **kwargs)

@@ -14,8 +14,8 @@ import torch
 from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks.arguments import MissingMetricError
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument, same_as
-from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode, has_arguments_of
+from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument, same_as
+from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.remote_files import absolute, is_url, parent_of
 

@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from types import FrameType
 from typing import Any
 
-from camshaft.compat.names.utilities.functions import is_picklable
-from camshaft.compat.names.utilities.saving import parse_class_init_keys
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.messages import must_be
 
 
 def get_init_args(frame: FrameType) -> dict[str, Any]:
     """Return the arguments of a running `__init__`, without `*args`; empty for the frame of another function."""
-    return _instance_and_arguments(frame)[1]
-
-
-def _instance_and_arguments(frame: FrameType) -> tuple[Any, dict[str, Any]]:
-    values = inspect.getargvalues(frame).locals
-    if "__class__" not in values or frame.f_code.co_name != "__init__":
-        return None, {}
-    cls = values["__class__"]
-    own, positional, keywords = parse_class_init_keys(cls)
-    found = {name: values[name] for name in inspect.signature(cls.__init__).parameters}
-    found.update(found.get(keywords, {}) if keywords else {})
-    left_out = (own, positional, keywords, "__class__", "frame", "frame_args")
-    return values.get(own), {name: value for name, value in found.items() if name not in left_out}
-
-
-def collect_init_args(
-    frame: FrameType | None, path_args: list[dict[str, Any]], inside: bool = False, classes: tuple[type, ...] = ()
-) -> list[dict[str, Any]]:
-    """Return the arguments of the constructors that are running one in the other, the innermost first.
-
-    Args:
-        frame: The frame to begin at.
-        path_args: What was found so far, which grows.
-        inside: Whether one has been found, so that the first frame of another kind ends it.
-        classes: The classes whose objects count; () for any.
-    """
-    while frame is not None and frame.f_back is not None:
-        instance, arguments = _instance_and_arguments(frame)
-        if "__class__" in frame.f_locals and (not classes or isinstance(instance, classes)):
-            path_args.append(arguments)
-            inside = True
-        elif inside:
-            break
-        frame = frame.f_back
-    return path_args
+    info = inspect.getargvalues(frame)
+    if frame.f_code.co_name != "__init__" or "__class__" not in info.locals:
+        return {}
+    own = {name: info.locals[name] for name in info.args[1:]}
+    return own | (info.locals[info.keywords] if info.keywords else {})
 
 
 def save_hyperparameters(
@@ -77,13 +45,6 @@ def save_hyperparameters(
     current = inspect.currentframe()
     caller = None if current is None else current.f_back
     obj.save_hyperparameters(*args, ignore=ignore, frame=frame or caller)
-
-
-def clean_namespace(hparams: MutableMapping[str, Any]) -> None:
-    """Remove the values that cannot be pickled, with a warning."""
-    for name in [name for name, value in hparams.items() if not is_picklable(value)]:
-        warn_user(f"The hyperparameter {name!r} is removed, since it cannot be pickled. Pass it another way.")
-        del hparams[name]
 
 
 def lightning_hasattr(model: Any, attribute: str) -> bool:

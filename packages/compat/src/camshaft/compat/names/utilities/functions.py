@@ -7,34 +7,37 @@ import gc
 import logging
 import math
 import os
-import pickle
 import random
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import IO, Any, ClassVar, ParamSpec, TypeVar
+from typing import IO, Any, ClassVar, TypeVar
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_only as _rank_zero_only_of_utilities
+from lightning_utilities.core import rank_zero
+from lightning_utilities.core.apply_func import apply_to_collection as apply_to_collection
+from lightning_utilities.core.rank_zero import (  # noqa: F401  (passed on, but for the first)
+    WarningCache,
+    rank_prefixed_message,
+    rank_zero_debug,
+    rank_zero_info,
+    rank_zero_only,
+)
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core import is_overridden as _is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.transfer import map_nested, move_to_device
+from camshaft.hooks_core.transfer import move_to_device
 from camshaft.loops.data.combined_loader import CombinationMode
 from camshaft.loops.data.combined_loader import CombinedLoader as _CombinedLoader
 from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, isolated_randomness, seed_worker
 from camshaft.strategies import find_process_environment, is_rank_zero, read_checkpoint, write_checkpoint
-from camshaft.strategies import rank_zero_only as _rank_zero_only
 from camshaft.trainer import TrainingModule
 from camshaft.trainer.seeding import GLOBAL_SEED_VARIABLE as _VARIABLE
 from camshaft.trainer.seeding import seed_everything as _seed_everything
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 logger = logging.getLogger("pytorch_lightning")
 """The logger of earlier code, whose level it sets."""
@@ -57,40 +60,15 @@ class LightningDeprecationWarning(DeprecationWarning):
     """A warning about a feature that will be removed."""
 
 
-class _RankZeroOnly:
-    """The type of `rank_zero_only`, a decorator that has the rank as an attribute."""
-
-    @property
-    def rank(self) -> int:
-        """Return the global rank of this process."""
-        return get_rank()
-
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]:
-        """Decorate a function that runs on rank 0 only; see `camshaft.strategies.rank_zero_only`."""
-        return _rank_zero_only(function)
-
-
-rank_zero_only = _RankZeroOnly()
-"""Decorates a function that runs on the first process only; its `rank` is that of this process."""
-
-
 def get_rank() -> int:
     """Return the global rank of this process."""
     return find_process_environment().global_rank
 
 
-def _share_rank(decorator: Any) -> None:
-    """Give a decorator of lightning-utilities the rank, which libraries that use it rely on Lightning for."""
-    if getattr(decorator, "rank", None) is None:
-        decorator.rank = get_rank()
-
-
-_share_rank(_rank_zero_only_of_utilities)
-
-
-def rank_prefixed_message(message: str, rank: int | None) -> str:
-    """Return a message with a rank before it; as it is for None."""
-    return message if rank is None else f"[rank: {rank}] {message}"
+rank_zero.log = logger
+rank_zero.rank_zero_deprecation_category = LightningDeprecationWarning
+if getattr(rank_zero_only, "rank", None) is None:  # libraries that use it rely on Lightning for this
+    rank_zero_only.rank = get_rank()  # type: ignore[attr-defined]
 
 
 def distributed_available() -> bool:
@@ -98,50 +76,15 @@ def distributed_available() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def rank_zero_warn(
-    message: Any, category: type[Warning] = UserWarning, stacklevel: int = 5, *args: Any, **kwargs: Any
-) -> None:
+def rank_zero_warn(message: Any, category: type[Warning] = UserWarning, **_: Any) -> None:
     """Warn on the first process, at the line that called into camshaft."""
     if is_rank_zero():
         warn_user(str(message), category)
 
 
-def rank_zero_deprecation(message: Any, *args: Any, **kwargs: Any) -> None:
+def rank_zero_deprecation(message: Any, *_: Any, **__: Any) -> None:
     """Warn on the first process that something will go."""
     rank_zero_warn(message, LightningDeprecationWarning)
-
-
-def rank_zero_info(*args: Any, **kwargs: Any) -> None:
-    """Log on the first process; arguments are those of `logging.Logger.info`."""
-    if is_rank_zero():
-        logger.info(*args, **kwargs)
-
-
-def rank_zero_debug(*args: Any, **kwargs: Any) -> None:
-    """Log details on the first process; arguments are those of `logging.Logger.debug`."""
-    if is_rank_zero():
-        logger.debug(*args, **kwargs)
-
-
-class WarningCache(set[str]):
-    """A cache of messages, each of which is given once."""
-
-    def warn(self, message: str, *args: Any, **kwargs: Any) -> None:
-        """Warn on the first process, unless this has been said."""
-        self._once(message, rank_zero_warn)
-
-    def deprecation(self, message: str, *args: Any, **kwargs: Any) -> None:
-        """Warn on the first process that something will go, unless this has been said."""
-        self._once(message, rank_zero_deprecation)
-
-    def info(self, message: str, *args: Any, **kwargs: Any) -> None:
-        """Log on the first process, unless this has been said."""
-        self._once(message, rank_zero_info)
-
-    def _once(self, message: str, say: Callable[[str], None]) -> None:
-        if message not in self:
-            self.add(message)
-            say(message)
 
 
 pl_worker_init_function = seed_worker
@@ -188,43 +131,6 @@ def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
 def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
     """Move every tensor of a batch to a device; see `camshaft.hooks_core.transfer`."""
     return move_to_device(batch, torch.device(device))
-
-
-def apply_to_collection(
-    data: Any,
-    dtype: type | tuple[type, ...],
-    function: Callable[..., Any],
-    *args: Any,
-    wrong_dtype: type | tuple[type, ...] | None = None,
-    include_none: bool = True,
-    **kwargs: Any,
-) -> Any:
-    """Apply a function to everything of some type in nested collections, as `map_nested` does.
-
-    Args:
-        data: The collection.
-        dtype: The type.
-        function: Gets each of these, and what follows.
-        args: Further arguments of the function.
-        wrong_dtype: A type that is left as it is, although it is of `dtype`.
-        include_none: Whether items for which the function returns None stay, as None.
-        kwargs: Further arguments of the function.
-    """
-
-    def is_leaf(item: Any) -> bool:
-        return isinstance(item, dtype) and not (wrong_dtype is not None and isinstance(item, wrong_dtype))
-
-    applied = map_nested(data, is_leaf, lambda item: function(item, *args, **kwargs))
-    return applied if include_none else _without_none(applied)
-
-
-def _without_none(value: Any) -> Any:
-    """Return nested dictionaries, lists and tuples without items that are None."""
-    if isinstance(value, dict):
-        return type(value)({key: _without_none(item) for key, item in value.items() if item is not None})
-    if isinstance(value, (list, tuple)) and not hasattr(type(value), "_fields"):
-        return type(value)(_without_none(item) for item in value if item is not None)
-    return value
 
 
 def recursive_detach(in_dict: Any, to_cpu: bool = False) -> Any:
@@ -317,25 +223,9 @@ def str_to_bool(val: str) -> bool:
     Raises:
         ValueError: If it is none of these.
     """
-    value = str_to_bool_or_str(val)
-    if isinstance(value, str):
+    if val.lower() not in (*_TRUE, *_FALSE):
         raise ValueError(must_be("val", "such as 'yes' or 'off'", val, "str_to_bool", "Pass one of these."))
-    return value
-
-
-def str_to_bool_or_str(val: str) -> bool | str:
-    """Return the bool of a text such as "yes" or "off", and any other text unchanged."""
-    lower = val.lower()
-    return True if lower in _TRUE else False if lower in _FALSE else val
-
-
-def is_picklable(obj: object) -> bool:
-    """Return whether an object can be pickled."""
-    try:
-        pickle.dumps(obj)
-    except (pickle.PicklingError, AttributeError, RuntimeError, TypeError):
-        return False
-    return True
+    return val.lower() in _TRUE
 
 
 def convert_inf(x: float | None) -> float | None:

@@ -1,13 +1,11 @@
-"""Functions about models, batches and devices' memory."""
+"""Functions about models and batches."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
 from argparse import Namespace
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn
@@ -16,17 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from camshaft.compat.names.utilities.functions import (
-    WarningCache,
-    apply_to_collection,
-    has_iterable_dataset,
-    move_data_to_device,
-)
+from camshaft.compat.names.utilities.functions import apply_to_collection, move_data_to_device
 from camshaft.compat.names.utilities.types_and_flags import MisconfigurationException
 from camshaft.hooks_core.messages import must_be, warn_user
-
-warning_cache = WarningCache()
-"""Warnings that have been given."""
 
 
 def optimizers_to_device(optimizers: Iterable[Optimizer], device: Any) -> None:
@@ -71,24 +61,6 @@ def grad_norm(module: nn.Module, norm_type: float | int | str, group_separator: 
     return norms
 
 
-def find_shared_parameters(module: nn.Module) -> list[list[str]]:
-    """Return the names of each parameter that has several."""
-    names: dict[nn.Parameter, list[str]] = defaultdict(list)
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names[parameter].append(name)
-    return [found for found in names.values() if len(found) > 1]
-
-
-def set_shared_parameters(module: nn.Module, shared_params: Iterable[list[str]]) -> nn.Module:
-    """Make the parameters of each group of names the one that has the first of them."""
-    for first, *others in shared_params:
-        shared = module.get_parameter(first)
-        for name in others:
-            owner, _, last = name.rpartition(".")
-            setattr(module.get_submodule(owner), last, shared)
-    return module
-
-
 def extract_batch_size(batch: Any) -> int:
     """Return the length of the first tensor of a batch; with a warning if others have another.
 
@@ -101,9 +73,9 @@ def extract_batch_size(batch: Any) -> int:
         action = "Pass `self.log(..., batch_size=...)`."
         raise MisconfigurationException(must_be("batch", "of tensors", batch, "extract_batch_size", action))
     if any(size != first for size in sizes):
-        warning_cache.warn(
-            f"The tensors of a batch have different lengths, of which the first is taken: {first}."
-            " Pass `self.log(..., batch_size=...)`."
+        warn_user(
+            f"The tensors of a batch have different lengths, of which the first is taken: {first}. Pass "
+            "`self.log(..., batch_size=...)`."
         )
     return first
 
@@ -116,16 +88,10 @@ def _sizes(batch: Any) -> Iterator[int | None]:
     elif isinstance(batch, Iterable) and not isinstance(batch, str):
         for item in batch:
             yield from _sizes(item)
-    elif is_dataclass_instance(batch):
-        for field in fields(batch):
-            yield from _sizes(getattr(batch, field.name))
+    elif is_dataclass(batch):
+        yield from _sizes([getattr(batch, field.name) for field in fields(batch)])
     else:
         yield None
-
-
-def is_dataclass_instance(obj: object) -> bool:
-    """Return whether an object is one of a dataclass."""
-    return is_dataclass(obj) and not isinstance(obj, type)
 
 
 def sized_len(dataloader: object) -> int | None:
@@ -134,37 +100,6 @@ def sized_len(dataloader: object) -> int | None:
         return len(dataloader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return None
-
-
-def has_len_all_ranks(
-    dataloader: object, strategy: Any, allow_zero_length_dataloader_with_multiple_devices: bool = False
-) -> bool:
-    """Return whether a loader has a length. Collective.
-
-    Args:
-        dataloader: The loader.
-        strategy: The strategy whose processes have one each.
-        allow_zero_length_dataloader_with_multiple_devices: Whether some of these may be empty.
-
-    Raises:
-        RuntimeError: If one is empty although others are not, and may not be.
-    """
-    here = sized_len(dataloader)
-    if here is None:
-        return False
-    name = type(dataloader).__name__
-    total = int(strategy.reduce(torch.tensor(here, device=strategy.device), "sum"))
-    if total == 0:
-        warn_user(f"The {name} is empty in every process. Check its dataset and `drop_last`.")
-    elif here == 0 and not allow_zero_length_dataloader_with_multiple_devices:
-        action = "Give every process a batch."
-        raise RuntimeError(must_be("dataloader", "one with a batch in every process", dataloader, name, action))
-    if has_iterable_dataset(dataloader):
-        warn_user(
-            f"The length of the {name} may be wrong: its dataset is iterable, so each worker goes through it. Let each "
-            "give a part of its own, by `torch.utils.data.get_worker_info`."
-        )
-    return True
 
 
 def suggested_max_num_workers(local_world_size: int) -> int:
@@ -178,60 +113,6 @@ def suggested_max_num_workers(local_world_size: int) -> int:
         raise ValueError(must_be("local_world_size", "at least 1", local_world_size, where, "Pass such a number."))
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // local_world_size - 1)
-
-
-def get_torchvision_model(model_name: str, **kwargs: Any) -> nn.Module:
-    """Return a model of torchvision.
-
-    Args:
-        model_name: Its name there.
-        kwargs: Arguments of the model.
-
-    Raises:
-        ModuleNotFoundError: If torchvision is not installed.
-    """
-    from torchvision.models import get_model
-
-    model: nn.Module = get_model(model_name, **kwargs)
-    return model
-
-
-def is_param_in_hook_signature(
-    hook_fx: Callable[..., Any], param: str, explicit: bool = False, min_args: int | None = None
-) -> bool:
-    """Return whether a method takes an argument.
-
-    Args:
-        hook_fx: The method.
-        param: The argument.
-        explicit: Whether `*args` do not count.
-        min_args: A number of arguments that is enough, whatever they are called.
-    """
-    found = inspect.getfullargspec(getattr(hook_fx, "__wrapped__", hook_fx))
-    arguments = found.args[1:]
-    is_any = not explicit and found.varargs is not None
-    return param in arguments or is_any or (min_args is not None and len(arguments) >= min_args)
-
-
-CONVERSION_DTYPES: list[tuple[Any, Callable[..., Tensor]]] = [
-    (bool, functools.partial(torch.tensor, dtype=torch.uint8)),
-    (int, functools.partial(torch.tensor, dtype=torch.int)),
-    (float, functools.partial(torch.tensor, dtype=torch.float)),
-]
-"""Types that `convert_to_tensors` converts, beside arrays of NumPy."""
-
-
-def convert_to_tensors(data: Any, device: Any) -> Any:
-    """Return nested data with bools, ints, floats and arrays as tensors, on a device."""
-    for kind, make in CONVERSION_DTYPES:
-        data = apply_to_collection(data, kind, make, device=device)
-    try:
-        import numpy
-    except ModuleNotFoundError:
-        pass
-    else:
-        data = apply_to_collection(data, numpy.ndarray, torch.from_numpy)
-    return move_data_to_device(data, device)
 
 
 def convert_tensors_to_scalars(data: Any) -> Any:
@@ -261,81 +142,12 @@ def add_prefix(metrics: Mapping[str, Any], prefix: str, separator: str) -> Mappi
     return {f"{prefix}{separator}{name}": value for name, value in metrics.items()} if prefix else metrics
 
 
-def is_cuda_out_of_memory(exception: BaseException) -> bool:
-    """Return whether an error is one of insufficient memory of a GPU."""
-    return _says(exception, "CUDA") and _says(exception, "out of memory")
-
-
-def is_cudnn_snafu(exception: BaseException) -> bool:
-    """Return whether an error is one of cuDNN that insufficient memory causes."""
-    return _says(exception, "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.")
-
-
-def is_out_of_cpu_memory(exception: BaseException) -> bool:
-    """Return whether an error is one of insufficient memory of the machine."""
-    return _says(exception, "DefaultCPUAllocator: can't allocate memory")
-
-
-def _says(exception: BaseException, text: str) -> bool:
-    return isinstance(exception, RuntimeError) and len(exception.args) == 1 and text in str(exception.args[0])
-
-
-def measure_flops(
-    model: nn.Module, forward_fn: Callable[[], Any], loss_fn: Callable[[Any], Tensor] | None = None
-) -> int:
-    """Return the floating-point operations of a forward, and with a loss of the backward as well.
-
-    Args:
-        model: The module; it may be on the meta device.
-        forward_fn: Runs the forward.
-        loss_fn: Makes a loss of what that returns.
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) as counter:
-        output = forward_fn()
-        if loss_fn is not None:
-            loss_fn(output).backward()  # type: ignore[no-untyped-call]
-    return int(counter.get_total_flops())
-
-
-def check_finite_loss(loss: Tensor | None) -> None:
-    """Raise `ValueError` if a loss is not finite."""
-    if loss is not None and not torch.isfinite(loss).all():
-        raise ValueError(
-            must_be("loss", "finite", loss, "training_step", "Lower the learning rate, or look at the data.")
-        )
-
-
-def print_nan_gradients(model: nn.Module) -> None:
-    """Print the parameters whose gradients have values that are NaN or infinite."""
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-            print(name, parameter.grad)
-
-
 def detect_nan_parameters(model: nn.Module) -> None:
     """Raise `ValueError` if a parameter has values that are NaN or infinite."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             action = "Lower the learning rate, or clip gradients."
             raise ValueError(must_be(name, "finite", parameter, type(model).__qualname__, action))
-
-
-class ModuleMode:
-    """Keeps whether each part of a module was in training mode, to put it back."""
-
-    def __init__(self) -> None:
-        self.mode: dict[str, bool] = {}
-
-    def capture(self, module: nn.Module) -> None:
-        """Take the modes of a module's parts."""
-        self.mode = {name: part.training for name, part in module.named_modules()}
-
-    def restore(self, module: nn.Module) -> None:
-        """Put them back, of the parts that were there."""
-        for name, part in module.named_modules():
-            part.training = self.mode.get(name, part.training)
 
 
 def restricted_classmethod(method: Callable[..., Any]) -> Any:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import ast
 import csv
-import inspect
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, MutableMapping
-from pathlib import Path
+from contextlib import suppress
 from typing import IO, Any
 
-import torch
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from camshaft.compat.data_module import DataModule
 from camshaft.compat.module import TrainingModule
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.remote_files import exists, is_url
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, NAME_KEY, accepted_by, parameters_of
 
 _Path = str | os.PathLike[str]
-
-CHECKPOINT_PAST_HPARAMS_KEYS = ("hparams", "module_arguments")
-"""Keys of the hyperparameters in checkpoints of early releases."""
 
 
 def get_filesystem(path: _Path, **kwargs: Any) -> Any:
@@ -41,12 +37,6 @@ def get_filesystem(path: _Path, **kwargs: Any) -> Any:
     return url_to_fs(str(path), **kwargs)[0]
 
 
-def is_local_file_protocol(path: _Path) -> bool:
-    """Return whether a path is one of this machine's own file system."""
-    protocol, separator, _ = str(path).partition("://")
-    return not separator or protocol in ("file", "local")
-
-
 def is_dir(fs: Any, path: _Path, strict: bool = False) -> bool:
     """Return whether a path is a directory; in a store of objects, whether it is no file, unless `strict`."""
     is_store = type(fs).__name__ in ("S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem")
@@ -55,27 +45,16 @@ def is_dir(fs: Any, path: _Path, strict: bool = False) -> bool:
 
 def load_hparams_from_tags_csv(tags_csv: _Path) -> dict[str, Any]:
     """Return the hyperparameters in a table of keys and values; with a warning none, if there is no such file."""
-    if not _exists(tags_csv):
-        _warn_of_none(tags_csv)
+    if not _is_there(tags_csv):
         return {}
     with _open(tags_csv, "r") as file:
-        return {row[0]: convert(row[1]) for row in list(csv.reader(file))[1:]}
+        return {row[0]: _value_of(row[1]) for row in list(csv.reader(file))[1:]}
 
 
-def _warn_of_none(path: _Path) -> None:
-    told = f"There are no hyperparameters in {os.fspath(path)}, which does not exist. Check the path."
-    warn_user(told, RuntimeWarning)
-
-
-def save_hparams_to_tags_csv(tags_csv: _Path, hparams: Mapping[str, Any] | Namespace) -> None:
-    """Write hyperparameters as a table of keys and values.
-
-    Raises:
-        RuntimeError: If the folder does not exist.
-    """
-    _check_folder(tags_csv, "tags_csv")
-    with _open(tags_csv, "w") as file:
-        csv.writer(file).writerows([("key", "value"), *_items(hparams).items()])
+def _value_of(text: str) -> Any:
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
 
 
 def load_hparams_from_yaml(config_yaml: _Path, use_omegaconf: bool = True) -> Any:
@@ -88,8 +67,7 @@ def load_hparams_from_yaml(config_yaml: _Path, use_omegaconf: bool = True) -> An
     Raises:
         yaml.YAMLError: If it cannot be read so.
     """
-    if not _exists(config_yaml):
-        _warn_of_none(config_yaml)
+    if not _is_there(config_yaml):
         return {}
     with _open(config_yaml, "r") as file:
         hparams = yaml.load(file, _PlainLoader)
@@ -121,10 +99,9 @@ def save_hparams_to_yaml(
         use_omegaconf: If true, configurations of OmegaConf in it are resolved.
 
     Raises:
-        RuntimeError: If the folder does not exist.
+        FileNotFoundError: If the folder does not exist.
         TypeError: If the hyperparameters are no dictionary, namespace or configuration.
     """
-    _check_folder(config_yaml, "config_yaml")
     values: Any = vars(hparams) if isinstance(hparams, Namespace) else hparams
     if not isinstance(values, Mapping):
         action = "Pass `vars(hparams)`."
@@ -155,14 +132,6 @@ def update_hparams(hparams: MutableMapping[str, Any], updates: Mapping[str, Any]
             update_hparams(hparams[key], value)
         else:
             hparams[key] = value
-
-
-def convert(val: str) -> Any:
-    """Return the plain value that a text is a literal of; else the text."""
-    try:
-        return ast.literal_eval(val)
-    except (ValueError, SyntaxError):
-        return val
 
 
 def load_from_checkpoint(
@@ -215,7 +184,7 @@ def load_state(cls: type, checkpoint: dict[str, Any], strict: bool | None = None
         RuntimeError: If the weights do not fit.
     """
     hparams: dict[str, Any] = {}
-    for key in (*CHECKPOINT_PAST_HPARAMS_KEYS, HYPER_PARAMETERS_KEY):
+    for key in ("hparams", "module_arguments", HYPER_PARAMETERS_KEY):  # the first two in early releases
         hparams.update(checkpoint.get(key) or {})
     known = {name: value for name, value in kwargs.items() if name in parameters_of(cls)}
     made = cls(**{**accepted_by(cls, {**hparams, **kwargs}, checkpoint.get(NAME_KEY)), **known})
@@ -232,44 +201,20 @@ def load_state(cls: type, checkpoint: dict[str, Any], strict: bool | None = None
     return made
 
 
-def default_map_location(storage: Any, location: str) -> Any:
-    """Return the storage on the CPU, where this machine lacks the device that it was saved from; else None."""
-    available: dict[str, Callable[[], bool]] = {
-        "cuda": torch.cuda.is_available,
-        "mps": torch.backends.mps.is_available,
-        "xla": lambda: False,
-    }
-    kind = next((kind for kind in available if location.startswith(kind)), None)
-    return storage.cpu() if kind is not None and not available[kind]() else None
-
-
-def parse_class_init_keys(cls: type) -> tuple[str, str | None, str | None]:
-    """Return the names of the first argument of a class's constructor, of `*args`, and of `**kwargs`; None without."""
-    parameters = list(inspect.signature(cls.__init__).parameters.values())  # type: ignore[misc]
-    kinds = {one.kind: one.name for one in parameters}
-    kind = inspect.Parameter
-    return parameters[0].name, kinds.get(kind.VAR_POSITIONAL), kinds.get(kind.VAR_KEYWORD)
-
-
-def _items(hparams: Mapping[str, Any] | Namespace) -> Mapping[str, Any]:
-    return vars(hparams) if isinstance(hparams, Namespace) else hparams
-
-
-def _exists(path: _Path) -> bool:
-    return Path(path).is_file() if is_local_file_protocol(path) else bool(get_filesystem(path).exists(str(path)))
+def _is_there(path: _Path) -> bool:
+    if exists(os.fspath(path)):
+        return True
+    warn_user(
+        f"There are no hyperparameters in {os.fspath(path)}, which does not exist. Check the path.", RuntimeWarning
+    )
+    return False
 
 
 def _open(path: _Path, mode: str) -> IO[str]:
-    if is_local_file_protocol(path) and "://" not in str(path):
+    if not is_url(os.fspath(path)):
         return open(path, mode, newline="", encoding="utf-8")
     opened: IO[str] = get_filesystem(path).open(str(path), mode, newline="", encoding="utf-8")
     return opened
-
-
-def _check_folder(path: _Path, field: str) -> None:
-    if is_local_file_protocol(path) and "://" not in str(path) and not Path(path).parent.is_dir():
-        action = "Make the folder first."
-        raise RuntimeError(must_be(field, "in a folder that exists", os.fspath(path), "the arguments", action))
 
 
 def _omegaconf() -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, Literal, NotRequired, Protocol, Required, TypedDict, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,31 +19,13 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.trainer import states
 
 _DEVICE = torch.device | str | int
-_MAP_LOCATION_TYPE = (
-    _DEVICE | Callable[[torch.UntypedStorage, str], torch.UntypedStorage | None] | dict[_DEVICE, _DEVICE] | None
-)
-_PRECISION_INPUT_INT = Literal[64, 32, 16]
-_PRECISION_INPUT_STR_ALIAS = Literal["64", "32", "16", "bf16"]
-_PRECISION_INPUT_STR = Literal[
-    "transformer-engine",
-    "transformer-engine-float16",
-    "16-true",
-    "16-mixed",
-    "bf16-true",
-    "bf16-mixed",
-    "32-true",
-    "64-true",
-]
-_PRECISION_INPUT = _PRECISION_INPUT_INT | _PRECISION_INPUT_STR | _PRECISION_INPUT_STR_ALIAS
-UntypedStorage = torch.UntypedStorage
+TRAIN_DATALOADERS = EVAL_DATALOADERS = OptimizerLRScheduler = _MAP_LOCATION_TYPE = Any
+_PRECISION_INPUT = _PRECISION_INPUT_INT = _PRECISION_INPUT_STR = _PRECISION_INPUT_STR_ALIAS = Any
+LRSchedulerConfigType = OptimizerConfig = OptimizerLRSchedulerConfig = dict
 STEP_OUTPUT = Tensor | Mapping[str, Any] | None
 EPOCH_OUTPUT = list[Tensor | Mapping[str, Any] | None]
-TRAIN_DATALOADERS = Any
-EVAL_DATALOADERS = Any
-OptimizerLRScheduler = Any
 LRSchedulerType = type[LRScheduler] | type[ReduceLROnPlateau]
-LRSchedulerTypeUnion = LRScheduler | ReduceLROnPlateau
-LRSchedulerPLType = LRScheduler | ReduceLROnPlateau
+LRSchedulerTypeUnion = LRSchedulerPLType = LRScheduler | ReduceLROnPlateau
 LRSchedulerTypeTuple = (LRScheduler, ReduceLROnPlateau)
 _EVALUATE_OUTPUT = list[dict[str, float]]
 _METRIC = Tensor | float
@@ -67,7 +49,7 @@ class LRSchedulerConfig:
         strict: Whether the metric has to be there.
     """
 
-    scheduler: LRSchedulerTypeUnion
+    scheduler: LRScheduler | ReduceLROnPlateau
     name: str | None = None
     interval: str = "epoch"
     frequency: int = 1
@@ -78,66 +60,6 @@ class LRSchedulerConfig:
     def __eq__(self, other: object) -> bool:
         """Return whether another one has the same settings, such as one of `trainer.lr_scheduler_configs`."""
         return all(getattr(other, name, self) == value for name, value in vars(self).items())
-
-
-class LRSchedulerConfigType(TypedDict, total=False):
-    """The dictionary of a scheduler; see `LRSchedulerConfig`."""
-
-    scheduler: Required[LRSchedulerTypeUnion]
-    name: str | None
-    interval: str
-    frequency: int
-    reduce_on_plateau: bool
-    monitor: str | None
-    strict: bool
-
-
-class OptimizerConfig(TypedDict):
-    """The dictionary of an optimizer."""
-
-    optimizer: torch.optim.Optimizer
-
-
-class OptimizerLRSchedulerConfig(TypedDict):
-    """The dictionary of an optimizer and its scheduler."""
-
-    optimizer: torch.optim.Optimizer
-    lr_scheduler: LRSchedulerTypeUnion | LRSchedulerConfigType
-    monitor: NotRequired[str]
-
-
-@runtime_checkable
-class Steppable(Protocol):
-    """An object with the method `step` of optimizers."""
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Make a step."""
-
-
-@runtime_checkable
-class Optimizable(Steppable, Protocol):
-    """An object with the methods and attributes of optimizers."""
-
-    param_groups: list[dict[Any, Any]]
-    defaults: dict[Any, Any]
-    state: Any
-
-    def state_dict(self) -> dict[str, dict[Any, Any]]:
-        """Return the state."""
-
-    def load_state_dict(self, state_dict: dict[str, dict[Any, Any]]) -> None:
-        """Restore the state."""
-
-
-@runtime_checkable
-class CollectibleGroup(Protocol):
-    """An object with the size and rank of a process group."""
-
-    def size(self) -> int:
-        """Return the number of processes."""
-
-    def rank(self) -> int:
-        """Return the index of this process."""
 
 
 class LightningOptimizer:
@@ -202,36 +124,16 @@ class RunningStage(LightningEnum):
     dataloader_prefix = states.RunningStage.dataloader_prefix
 
 
-class AMPType(LightningEnum):
-    """The libraries of mixed precision up to 1.9."""
-
-    APEX = "apex"
-    NATIVE = "native"
+def _names(title: str, words: str) -> Any:
+    return LightningEnum(title, {word.upper(): word for word in words.split()})  # type: ignore[call-overload]
 
 
-class DeviceType(LightningEnum):
-    """The kinds of devices of 1.1 to 1.6."""
-
-    CPU = "CPU"
-    GPU = "GPU"
-    IPU = "IPU"
-    TPU = "TPU"
-
-
-class DistributedType(LightningEnum):
-    """The names of strategies of 1.1 to 1.6."""
-
-    DP = "dp"
-    DDP = "ddp"
-    DDP2 = "ddp2"
-    DDP_CPU = "ddp_cpu"
-    DDP_SPAWN = "ddp_spawn"
-    TPU_SPAWN = "tpu_spawn"
-    DEEPSPEED = "deepspeed"
-    HOROVOD = "horovod"
-    DDP_SHARDED = "ddp_sharded"
-    DDP_SHARDED_SPAWN = "ddp_sharded_spawn"
-    DDP_FULLY_SHARDED = "ddp_fully_sharded"
+AMPType = _names("AMPType", "apex native")
+DeviceType = _names("DeviceType", "CPU GPU IPU TPU")
+DistributedType = _names(
+    "DistributedType",
+    "dp ddp ddp2 ddp_cpu ddp_spawn tpu_spawn deepspeed horovod ddp_sharded ddp_sharded_spawn ddp_fully_sharded",
+)
 
 
 class GradClipAlgorithmType(LightningEnum):
@@ -280,21 +182,21 @@ def _module_available(module_path: str) -> bool:
         return False
 
 
-APEX_AVAILABLE = _APEX_AVAILABLE = False
-TPU_AVAILABLE = _TPU_AVAILABLE = _XLA_AVAILABLE = False
-_DEEPSPEED_AVAILABLE = _FAIRSCALE_AVAILABLE = _HOROVOD_AVAILABLE = False
-NATIVE_AMP_AVAILABLE = NATIVE_AMP_AVALAIBLE = _NATIVE_AMP_AVAILABLE = True
-_HYDRA_AVAILABLE = _module_available("hydra")
-_JSONARGPARSE_AVAILABLE = _module_available("jsonargparse")
-_MLFLOW_AVAILABLE = _module_available("mlflow")
-_OMEGACONF_AVAILABLE = _module_available("omegaconf")
-_RICH_AVAILABLE = _module_available("rich")
-_TORCHTEXT_AVAILABLE = _module_available("torchtext")
-_TORCHVISION_AVAILABLE = _module_available("torchvision")
-_WANDB_AVAILABLE = _module_available("wandb")
-_IS_INTERACTIVE = hasattr(sys, "ps1")
-_TORCH_GREATER_EQUAL_1_6 = _TORCH_GREATER_EQUAL_1_7 = _TORCH_GREATER_EQUAL_1_8 = True
-_TORCH_GREATER_EQUAL_1_9 = _TORCH_GREATER_EQUAL_1_10 = True
+_WITHOUT_COUNTERPART = re.compile(
+    r"APEX|BAGUA|BITSANDBYTES|DEEPSPEED|FAIRSCALE\w*|HABANA_FRAMEWORK|HIVEMIND|HOROVOD|HPU|IPU|POPTORCH|TPU|"
+    r"TRANSFORMER_ENGINE|XLA"
+)
+"""Libraries and devices that may be there, but that nothing here works with."""
+_OF_MACHINE: dict[str, Callable[[], bool]] = {
+    "_GROUP_AVAILABLE": torch.distributed.is_available,
+    "_IS_INTERACTIVE": lambda: hasattr(sys, "ps1"),
+    "_IS_WINDOWS": lambda: sys.platform == "win32",
+    "_KINETO_AVAILABLE": lambda: torch.profiler.kineto_available(),
+    "_NATIVE_AMP_AVAILABLE": lambda: True,
+    "_TORCH_QUANTIZE_AVAILABLE": lambda: len(torch.backends.quantized.supported_engines) > 1,
+}
+APEX_AVAILABLE = TPU_AVAILABLE = False
+NATIVE_AMP_AVAILABLE = NATIVE_AMP_AVALAIBLE = True
 FLOAT16_EPSILON = torch.finfo(torch.float16).eps
 FLOAT32_EPSILON = torch.finfo(torch.float32).eps
 FLOAT64_EPSILON = torch.finfo(torch.float64).eps
@@ -306,13 +208,12 @@ def __getattr__(name: str) -> bool:
     if compared is not None:
         wanted = tuple(int(part) for part in compared["version"].split("_"))
         return _release(compared["package"].lower()) >= wanted
-    if name in _OF_TORCH:
-        return _OF_TORCH[name]()
-    if name == "_IS_WINDOWS":
-        return sys.platform == "win32"
+    if name in _OF_MACHINE:
+        return _OF_MACHINE[name]()
     if name.startswith("_") and name.endswith("_AVAILABLE"):
         library = name[1:].removesuffix("_AVAILABLE")
-        return name not in _WITHOUT_COUNTERPART and _module_available(_MODULES.get(library, library.lower()))
+        is_of_use = _WITHOUT_COUNTERPART.fullmatch(library) is None
+        return is_of_use and _module_available(_MODULES.get(library, library.lower()))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -325,25 +226,6 @@ _MODULES = {
     "TENSORBOARDX": "tensorboardX",
 }
 """The modules of libraries that are not the library's name in lower case."""
-_OF_TORCH: dict[str, Callable[[], bool]] = {
-    "_GROUP_AVAILABLE": torch.distributed.is_available,
-    "_KINETO_AVAILABLE": lambda: torch.profiler.kineto_available(),
-    "_TORCH_QUANTIZE_AVAILABLE": lambda: len(torch.backends.quantized.supported_engines) > 1,
-}
-_WITHOUT_COUNTERPART = (
-    "_BAGUA_AVAILABLE",
-    "_BITSANDBYTES_AVAILABLE",
-    "_FAIRSCALE_FULLY_SHARDED_AVAILABLE",
-    "_FAIRSCALE_OSS_FP16_BROADCAST_AVAILABLE",
-    "_FAIRSCALE_PIPE_AVAILABLE",
-    "_HABANA_FRAMEWORK_AVAILABLE",
-    "_HIVEMIND_AVAILABLE",
-    "_HPU_AVAILABLE",
-    "_IPU_AVAILABLE",
-    "_POPTORCH_AVAILABLE",
-    "_TRANSFORMER_ENGINE_AVAILABLE",
-)
-"""Flags of libraries that may be installed, but that nothing here works with."""
 
 
 def _release(package: str) -> tuple[int, ...]:

@@ -1,1 +1,0 @@
-"""Looking into one training step: statistics of submodules, and captures of steps that went wrong."""

@@ -1,0 +1,294 @@
+"""`bisect`: the first update after which something holds, by replays of half the distance each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import nn
+
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitoring import from_rank_zero
+from camshaft.forensics.ledger.ledger_check import LedgerCheck
+from camshaft.forensics.replay.replayed_fit import Replay, ledger_check, step_of
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import is_url
+from camshaft.hooks_core.spec import Receiver
+from camshaft.loops import SaveRequest
+from camshaft.loops.fit.trial import undone
+from camshaft.loops.lifecycle import EndOfVerb
+from camshaft.trainer.running import VerbCall
+
+if TYPE_CHECKING:
+    from camshaft.trainer import Trainer
+
+Predicate = Callable[[nn.Module], bool]
+_WHERE = "bisect"
+
+
+def bisect(
+    trainer: Trainer,
+    model: Any,
+    train_dataloaders: Any = None,
+    val_dataloaders: Any = None,
+    datamodule: Any = None,
+    *,
+    good: str | os.PathLike[str],
+    bad: str | os.PathLike[str],
+    when: Callable[[Any], bool],
+    ledger: str | os.PathLike[str] | None = None,
+    weights_only: bool | None = None,
+) -> int:
+    """Find the first update after which something holds of the module. Collective.
+
+    It replays half of the distance between two checkpoints, as `replay` does, looks, and goes on in the half where
+    the change is, from a state that it keeps in a temporary folder; so all replays together are as long as the
+    distance at most. If the answer changes more often than once, the step that is found is one at which it turns.
+    Afterwards the module has the state in which the last replay ended.
+
+    Args:
+        trainer: The trainer, made as for the fit.
+        model: The module.
+        train_dataloaders: As in `Trainer.fit`.
+        val_dataloaders: As in `Trainer.fit`.
+        datamodule: As in `Trainer.fit`.
+        good: A checkpoint of the run at which `when` is false.
+        bad: A later one at which it is true.
+        when: A function of the module. It is called without gradients, with its random numbers, logs and metrics
+            undone, where a checkpoint could be saved. True in one process counts for all.
+        ledger: As in `replay`.
+        weights_only: As in `Trainer.fit`.
+
+    Returns:
+        The number of the update, counted from 1.
+
+    Raises:
+        TypeError, ValueError: As in `replay`; or if `when` is true at `good` or false at `bad`, or `bad` is not
+            later.
+        RuntimeError: If the replays do not come to what `bad` is.
+        FileNotFoundError, LedgerError, DepartureError: As in `replay`.
+    """
+    if not callable(when):
+        raise TypeError(
+            must_be("when", "a function of the module", when, _WHERE, "Pass a function that returns a bool.")
+        )
+    loaders = {"train": train_dataloaders, "validate": val_dataloaders}
+    call = VerbCall("fit", model, loaders, datamodule, None, weights_only)
+    with _temporary_folder(trainer) as folder:
+        return _Bisection(trainer, call, when, ledger, folder).run(good, bad)
+
+
+@attrs.define
+class _State:
+    """A state of the run that a replay can begin with."""
+
+    step: int
+    path: str | os.PathLike[str]
+
+
+class _Bisection:
+    """One search."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        call: VerbCall,
+        when: Predicate,
+        ledger: str | os.PathLike[str] | None,
+        folder: str,
+    ) -> None:
+        self._trainer, self._call, self._when, self._ledger, self._folder = trainer, call, when, ledger, folder
+
+    def run(self, good: str | os.PathLike[str], bad: str | os.PathLike[str]) -> int:
+        """Return the first step after `good` at which the predicate holds."""
+        first, last = self._look_at(good), self._look_at(bad)
+        if last.step <= first.step:
+            rule = f"a later checkpoint than `good`, which is of step {first.step:,}"
+            raise InvalidArgumentError("bad", rule, f"step {last.step:,}", _WHERE, "Swap them, or pass others.")
+        for name, look, expected in (("good", first, False), ("bad", last, True)):
+            if look.holds is not expected:
+                rule = f"a checkpoint at which the predicate is {expected}"
+                action = "Pass one before the change as `good` and one after it as `bad`."
+                raise InvalidArgumentError(name, rule, f"{look.holds} at step {look.step:,}", _WHERE, action)
+        return self._search(_State(first.step, good), last.step)
+
+    def _search(self, low: _State, high: int) -> int:
+        """Return the first step after `low` where the predicate is true, as it is at `high`."""
+        ceiling, is_confirmed = high, False  # no state between `ceiling` and `high` can be saved
+        while ceiling - low.step > 1:
+            middle = (low.step + ceiling) // 2
+            path = os.path.join(self._folder, f"{middle}.ckpt")
+            look = _LookAt(self._when, middle, path)
+            self._replay(low.path, high, look, saved_path=path)
+            if look.holds:
+                high, ceiling, is_confirmed = min(high, look.step), middle, True
+            elif look.step >= high:
+                raise self._not_repeated(high)
+            else:
+                self._remove(low.path)
+                low = _State(look.step, path)
+                ceiling = max(ceiling, low.step)
+        if high - low.step == 1 and is_confirmed:
+            return high
+        scan = _Scan(self._when, low.step)
+        self._replay(low.path, high, scan)
+        if scan.found is None:
+            raise self._not_repeated(high)
+        return scan.found
+
+    def _look_at(self, path: str | os.PathLike[str]) -> _LookAtStart:
+        look = _LookAtStart(self._when)
+        self._replay(path, None, look)
+        return look
+
+    def _replay(
+        self, path: str | os.PathLike[str], to_step: int | None, look: _Look, saved_path: str | None = None
+    ) -> None:
+        if to_step is not None:
+            look.check = ledger_check(self._trainer, self._ledger)
+        call = attrs.evolve(self._call, ckpt_path=path)
+        Replay(call=call, before=[look], check=look.check, saved_path=saved_path).run(self._trainer, to_step)
+        if to_step is not None and not look.has_ended:
+            raise self._not_repeated(to_step)
+
+    def _not_repeated(self, step: int) -> RuntimeError:
+        return RuntimeError(
+            f"A replay must come to step {step:,} of the run again, with the same result of the predicate, but got "
+            "another one. The run is not deterministic, or module, data or arguments are not its own: pass `ledger` to "
+            "find in what they part."
+        )
+
+    def _remove(self, path: str | os.PathLike[str]) -> None:
+        """Remove a state of ours that is not needed any more."""
+        if os.path.dirname(path) == self._folder and self._trainer.is_global_zero:
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+
+class _Look(Callback):
+    """Evaluates a predicate in a replay.
+
+    Attributes:
+        holds: What it returned last.
+        step: The number of updates then.
+        has_ended: Whether the replay came to where it was to end.
+        check: The check of the replay against a ledger, if there is one.
+    """
+
+    check: LedgerCheck | None = None
+
+    def __init__(self, when: Predicate) -> None:
+        self.holds = self.has_ended = False
+        self.step = 0
+        self._when = when
+
+    def look(self, trainer: Any) -> bool:
+        """Return whether the predicate holds in any process, and leave no trace. Collective."""
+        run, strategy = trainer.current_run, trainer.strategy
+        with undone(run, trainer.fit_loop.data), trainer.silenced(), torch.no_grad():
+            holds = bool(self._when(run.module))
+        if strategy.world_size > 1:
+            holds = bool(strategy.reduce(torch.tensor(int(holds)), "max").item())
+        self.holds, self.step = holds, trainer.global_step
+        return holds
+
+    def end(self, trainer: Any) -> None:
+        """End the replay. Collective. Raises `EndOfVerb`."""
+        if self.check is not None:
+            self.check.check_last(trainer, self.step)
+        self.has_ended = True
+        raise EndOfVerb
+
+
+class _LookAtStart(_Look):
+    """Looks at the weights of a checkpoint."""
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Look, and end."""
+        self.look(trainer)
+        self.step = step_of(trainer.current_run)
+        self.end(trainer)
+
+
+class _LookAt(_Look):
+    """Looks where the first checkpoint at a step or later would be saved, and saves it unless the predicate holds."""
+
+    def __init__(self, when: Predicate, step: int, path: str) -> None:
+        super().__init__(when)
+        self._at, self._path, self._is_asked = step, path, False
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Look at the end of the batch, or of the epoch with it."""
+        if trainer.global_step >= self._at and not self._is_asked:
+            self._is_asked = True
+            trainer.at_save_point(lambda: self._look_and_save(trainer))
+
+    def _look_and_save(self, trainer: Any) -> None:
+        if not self.look(trainer):
+            trainer.current_run.request_save(SaveRequest(self._path))
+            trainer.current_run.finish_saving()
+        self.end(trainer)
+
+
+class _Scan(_Look):
+    """Looks after every update, also inside of batches.
+
+    Attributes:
+        found: The first step at which the predicate holds.
+    """
+
+    def __init__(self, when: Predicate, step: int) -> None:
+        super().__init__(when)
+        self.found: int | None = None
+        self._seen = step
+        self._trainer: Any = None
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Note the trainer."""
+        self._trainer = trainer
+
+    def wrap_call(
+        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return the function; of `training_step` one that looks before."""
+        if hook != "training_step":
+            return function
+
+        def looked_at(*arguments: Any, **keywords: Any) -> Any:
+            self._see()
+            return function(*arguments, **keywords)
+
+        return looked_at
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Look after the last update of a batch."""
+        self._see()
+
+    def _see(self) -> None:
+        step = self._trainer.global_step
+        if step > self._seen:
+            self._seen = step
+            if self.look(self._trainer):
+                self.found = step
+                self.end(self._trainer)
+
+
+@contextmanager
+def _temporary_folder(trainer: Trainer) -> Iterator[str]:
+    """Yield a folder that all processes reach, and remove it afterwards."""
+    root = trainer.default_root_dir
+    parent = root if trainer.num_nodes > 1 and not is_url(root) else None
+    if trainer.world_size > 1:
+        trainer.strategy.connect()
+    folder = from_rank_zero(trainer.strategy, lambda: tempfile.mkdtemp(prefix="bisect-", dir=parent))
+    try:
+        yield folder
+    finally:
+        if trainer.is_global_zero:
+            shutil.rmtree(folder, ignore_errors=True)

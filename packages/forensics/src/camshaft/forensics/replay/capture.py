@@ -1,0 +1,384 @@
+"""`replay_capture`: makes a training step again from what `NonFiniteGuard` or `SpikeDetection` captured of it."""
+
+from __future__ import annotations
+
+import copy
+import os
+from bdb import BdbQuit
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from camshaft.forensics.ledger.digests import digest_of
+from camshaft.forensics.ledger.ledger_file import versions
+from camshaft.forensics.replay.replayed_step import ReplayedStep
+from camshaft.forensics.replay.step_capture import (
+    CapturedStep,
+    CaptureError,
+    captures_in,
+    left_out,
+    read_capture,
+)
+from camshaft.forensics.replay.step_debugger import StepDebugger
+from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
+from camshaft.hooks_core import Callback, no_op
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.spec import Receiver
+from camshaft.loops.lifecycle import EndOfVerb
+from camshaft.loops.optimization.update import loss_of, without_graph
+from camshaft.loops.state.random_state import isolated_randomness, restore_random_state
+from camshaft.trainer import Trainer
+from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, UNSAVED_KEY
+from camshaft.trainer.load_from_checkpoint import built
+
+
+def replay_capture(
+    folder: str | os.PathLike[str],
+    module: Any = None,
+    *,
+    step: int | None = None,
+    rank: int | None = None,
+    weights_only: bool | None = None,
+    debug: bool = False,
+) -> ReplayedStep:
+    """Make a captured training step again, forward and backward, and look into it.
+
+    It runs in a fit of its own, in this process alone, on a GPU if it was captured on one and there is one: a `Trainer`
+    of the captured precision calls the module's hooks up to the update, which is not made. Weights, buffers, modes,
+    optimizer state, random numbers and batches are the captured ones. What else the module keeps in attributes is as
+    its constructor and its hooks leave it.
+
+    Args:
+        folder: The folder with the captures, or its URL.
+        module: The module, whose weights become the captured ones; or its class, which is built with the captured
+            hyperparameters; or a function that returns it.
+        step: Number of the captured update; None takes the first one.
+        rank: The process whose capture is taken; None takes the first one whose loss was not finite, else the first.
+        weights_only: False unpickles objects in the capture, such as batches of classes of one's own, which can run any
+            code: only for files from a source that you trust.
+        debug: Whether to stop in `training_step` with Python's debugger, at the first batch whose loss was not finite;
+            leaving it raises `bdb.BdbQuit`.
+
+    Returns:
+        The step. With gradient accumulation all its batches are made again; it is the one whose loss was not finite,
+        else the first in which something is not finite, else the last.
+
+    Raises:
+        FileNotFoundError: If the folder holds no capture, or none of that step and rank.
+        CaptureError: If the capture is damaged or of another module, or needs `weights_only=False`.
+        TypeError: If `module` is none of these.
+
+    Warns:
+        UserWarning: If a loss is another one than the captured, bit for bit; the result's `differences` say it too.
+    """
+    path, capture = find_capture(folder, step, rank, weights_only)
+    with isolated_randomness():
+        replayed = make_again(capture, module_for(capture, module, path, weights_only), debug=debug)
+    if replayed.differences:
+        warn_user(
+            f"The step that was made again differs from the captured one: {'; '.join(replayed.differences)}. Replay it "
+            "with the same code, versions and device."
+        )
+    return replayed
+
+
+def find_capture(
+    folder: str | os.PathLike[str], step: int | None, rank: int | None, weights_only: bool | None
+) -> tuple[str, CapturedStep]:
+    """Return the path of a capture and what it holds; the arguments are those of `replay_capture`."""
+    paths = captures_in(folder)
+    chosen = min(paths)[0] if step is None else step
+    fitting = {key: path for key, path in paths.items() if key[0] == chosen and rank in (None, key[1])}
+    if not fitting:
+        there = ", ".join(f"step {number} of rank {of_rank}" for number, of_rank in paths)
+        rule, action = f"those of a capture ({there})", "Pass others, or leave them out."
+        raise FileNotFoundError(must_be("step and rank", rule, (step, rank), "replay_capture", action))
+    found: tuple[str, CapturedStep] | None = None
+    for path in fitting.values():
+        capture = read_capture(path, weights_only)
+        if capture.has_non_finite_loss:
+            return path, capture
+        found = found or (path, capture)
+    assert found is not None
+    return found
+
+
+def module_for(capture: CapturedStep, module: Any, path: str, weights_only: bool | None = None) -> nn.Module:
+    """Return the module for a capture; see `replay_capture`. Raises `TypeError` if there is none."""
+    where, found = "replay_capture", module
+    if isinstance(module, type):
+        facts = dict(capture.hyper_parameters)
+        saved = facts.get(HYPER_PARAMETERS_KEY, {})
+        missing = {name: gone.kind for name, value in saved.items() if (gone := left_out(value)) is not None}
+        if missing:
+            facts[HYPER_PARAMETERS_KEY] = {name: saved[name] for name in saved if name not in missing}
+            facts[UNSAVED_KEY] = missing
+        found = built(module, facts, "", None, {}, path, None, weights_only)
+    elif callable(module) and not isinstance(module, nn.Module):
+        found = module()
+    if not isinstance(found, nn.Module):
+        rule = f"a module, its class, or a function that returns it; the captured one is a {capture.module}"
+        raise TypeError(must_be("module", rule, found, where, "Pass the module: a capture holds data alone."))
+    return found
+
+
+def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False) -> ReplayedStep:
+    """Return the step of a capture, made again with a module, which draws random numbers.
+
+    Raises:
+        CaptureError: If they do not fit, or the batch was not unpickled.
+    """
+    for call in capture.calls:
+        gone = left_out((call.arguments, call.keywords))
+        if gone is not None:
+            rule = f"complete, but its batch has a {gone.kind} that "
+            rule += "was not unpickled" if gone.error is None else f"could not be pickled ({gone.error})"
+            action = "Pass weights_only=False if you trust the file."
+            raise CaptureError(
+                f"`capture` must be {rule}, in replay_capture. "
+                + (action if gone.error is None else "Give its class a form that can be pickled.")
+            )
+    settings, debugger = capture.settings, StepDebugger() if debug else None
+    on_gpu = settings["device"] == "cuda" and torch.cuda.is_available()
+    trainer = Trainer(
+        accelerator="gpu" if on_gpu else "cpu",
+        devices=1,
+        precision=settings["precision"],
+        max_epochs=capture.epoch + 1,
+        accumulate_grad_batches=len(capture.calls),
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        deterministic=settings["deterministic_algorithms"] or None,
+        callbacks=(again := _Again(capture, debugger)),
+    )
+    batches = [copy.deepcopy(call.arguments[0]) for call in capture.calls]  # what gets them may change them
+    trainer.fit_loop.progress.global_step = capture.step - 1
+    trainer.fit_loop.progress.current_epoch = capture.epoch
+    loader: Any = DataLoader(batches, batch_size=None, collate_fn=_batch_as_it_is)  # type: ignore[arg-type]
+    with _switches(settings):
+        trainer.fit(module, loader)
+    if debugger is not None and debugger.has_quit:
+        raise BdbQuit
+    assert again.replayed is not None
+    return again.replayed
+
+
+_LEFT_OUT = ("on_before_batch_transfer", "on_after_batch_transfer", "transfer_batch_to_device")
+"""Hooks whose work was done on a captured batch, but for its move to the device."""
+
+
+class _Again(Callback):
+    """Makes captured calls of `training_step` in place of those of a fit, looks into them, and ends it.
+
+    Args:
+        capture: The capture.
+        debugger: Stops in the first call whose captured loss was not finite, else in the first; None stops in none.
+
+    Attributes:
+        replayed: The call to tell of; None before the first.
+    """
+
+    def __init__(self, capture: CapturedStep, debugger: StepDebugger | None) -> None:
+        self.replayed: ReplayedStep | None = None
+        self._capture = capture
+        self._debugger = debugger
+        self._trainer: Any = None
+        self._module: Any = None
+        self._call_idx = 0
+        self._open: ExitStack | None = None
+        self._close: Callable[[], None] = no_op
+        losses = [call.loss for call in capture.calls]
+        self._bad_idx = next(
+            (idx for idx, one in enumerate(losses) if one is not None and not bool(one.isfinite().all())), None
+        )
+
+    def wrap_call(
+        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return the function; of a step, and of what was done to its batch already, one in its place."""
+        if hook == "training_step":
+            return partial(self._call, function)
+        if hook == "prepare_data":
+            return no_op
+        return _batch_as_it_is if hook in _LEFT_OUT else function
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Note the trainer."""
+        self._trainer, self._module = trainer, module
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """End the fit."""
+        self._close()
+        raise EndOfVerb
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """End a call that is not the last one of the update."""
+        self._close()
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """Remove the hooks of a call that raised."""
+        if self._open is not None:
+            self._open.close()
+        self._trainer = self._module = None
+
+    def _call(self, function: Callable[..., Any], *_: Any, **__: Any) -> Any:
+        trainer, module, call_idx = self._trainer, self._module, self._call_idx
+        captured = self._capture.calls[call_idx]
+        if call_idx == 0:
+            put_state(self._capture, module, trainer)
+        for name, part in module.named_modules():
+            part.training = self._capture.modes[name]
+        arguments, keywords = copy.deepcopy((captured.arguments, captured.keywords))
+        batch = self._moved(arguments[0])
+        rest, keywords = trainer.strategy.batch_to_device((arguments[1:], keywords))
+        self._open = ExitStack()
+        inspection = self._open.enter_context(inspect_step(module, batch))
+        restore_random_state(captured.random_state)
+        if self._debugger is not None and call_idx == (self._bad_idx or 0):
+            function = partial(self._debugger.run_step, module, function)
+        outputs = function(batch, *rest, **keywords)
+        loss = loss_of(outputs, module)
+        if loss is not None:
+            inspection.add_loss(loss)
+            loss = loss.detach().clone()
+        self._close = partial(self._end, inspection, batch, rest, without_graph(outputs), loss)
+        return outputs
+
+    def _moved(self, batch: Any) -> Any:
+        """Return a batch on the device, moved by the module if it does that itself."""
+        strategy = self._trainer.strategy
+        move = implementation(self._module, "transfer_batch_to_device")
+        return strategy.batch_to_device(batch) if move is None else move(batch, strategy.device, 0)
+
+    def _end(self, inspection: StepInspection, batch: Any, rest: Any, outputs: Any, loss: Tensor | None) -> None:
+        """Compare a call with the captured one, and take it as the result if it is the first bad one, or the last."""
+        assert self._open is not None
+        self._open.close()
+        self._close, capture, call_idx = no_op, self._capture, self._call_idx
+        self._call_idx += 1
+        differences = [] if self.replayed is None else self.replayed.differences
+        before = capture.calls[call_idx].loss
+        if not _has_same_bits(before, loss):
+            of_call = f" of batch {call_idx + 1} of the update" if len(capture.calls) > 1 else ""
+            differences.append(f"the loss{of_call} is {_number(loss)}, but {_number(before)} was captured")
+        is_found = self._bad_idx is not None or (self.replayed is not None and self.replayed.inspection.origins)
+        if self.replayed is not None and is_found and call_idx != self._bad_idx:
+            return
+        gradients = {
+            name: one.grad.detach().clone() for name, one in self._module.named_parameters() if one.grad is not None
+        }
+        batch_idx = capture.batch_idx - len(capture.calls) + 1 + call_idx
+        self.replayed = ReplayedStep(
+            capture.step, capture.epoch, batch_idx, batch, outputs, loss, inspection, gradients, differences
+        )
+
+
+def _batch_as_it_is(batch: Any, *_: Any, **__: Any) -> Any:
+    return batch
+
+
+def put_state(capture: CapturedStep, module: nn.Module, trainer: Any) -> None:
+    """Give module, optimizer and strategy the captured state.
+
+    Raises:
+        CaptureError: If the module has other parameters, buffers or submodules, or the optimizer is another one.
+    """
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    modules = dict(module.named_modules())
+    _check_names("parameter", capture, capture.parameters, parameters)
+    _check_names("submodule", capture, capture.modes, modules)
+    with torch.no_grad():
+        for name, one in parameters.items():
+            one.requires_grad_(name in capture.requires_grad)
+            one.copy_(capture.parameters[name])
+        for name, values in capture.buffers.items():
+            owner, _, own_name = name.rpartition(".")
+            if own_name not in modules[owner]._buffers:
+                raise _does_not_fit(capture, f"it has no buffer {name}")
+            buffer = buffers.get(name)
+            if buffer is not None and buffer.shape == values.shape:
+                buffer.copy_(values)
+            else:  # one that grows, or is made in the first step
+                modules[owner]._buffers[own_name] = values.to(trainer.strategy.device, copy=True)
+    try:
+        if left_out(capture.optimizer) is None:
+            trainer.optimizers[0].load_state_dict(copy.deepcopy(capture.optimizer))
+    except (ValueError, KeyError) as error:
+        raise _does_not_fit(capture, f"its optimizer does not take the captured state ({error})") from error
+    trainer.strategy.load_state_dict(capture.strategy)
+
+
+def _check_names(kind: str, capture: CapturedStep, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    missing, further = (
+        [name for name in expected if name not in found],
+        [name for name in found if name not in expected],
+    )
+    if missing:
+        raise _does_not_fit(capture, f"it has no {kind} {missing[0]}")
+    if further:
+        raise _does_not_fit(capture, f"it has a further {kind}, {further[0]}")
+    for name, values in expected.items():
+        if isinstance(values, Tensor) and values.shape != found[name].shape:
+            shapes = f"{tuple(found[name].shape)}, not {tuple(values.shape)}"
+            raise _does_not_fit(capture, f"its {kind} {name} has the shape {shapes}")
+
+
+def _does_not_fit(capture: CapturedStep, problem: str) -> CaptureError:
+    return CaptureError(
+        f"`module` must be the captured one (a {capture.module}), but {problem}, in replay_capture. "
+        "Pass that module, built with the same arguments."
+    )
+
+
+@contextmanager
+def _switches(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Set switches on which the bits of results depend as they were captured; restore them afterwards."""
+    num_threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    cudnn = torch.backends.cudnn
+    flags = cudnn.deterministic, cudnn.benchmark
+    torch.set_num_threads(settings["num_threads"])
+    torch.set_float32_matmul_precision(settings["float32_matmul_precision"])
+    cudnn.deterministic, cudnn.benchmark = settings["cudnn_deterministic"], settings["cudnn_benchmark"]
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+        torch.set_float32_matmul_precision(precision)
+        cudnn.deterministic, cudnn.benchmark = flags
+
+
+def _has_same_bits(one: Tensor | None, other: Tensor | None) -> bool:
+    """Return whether two losses are equal bit for bit; two that are NaN are."""
+    if one is None or other is None:
+        return one is other
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if bool(one.isnan().all()) and bool(other.isnan().all()):
+        return True
+    return int(digest_of(one.cpu())) == int(digest_of(other.cpu()))
+
+
+def _number(loss: Tensor | None) -> str:
+    return "none" if loss is None else repr(loss.item())
+
+
+def circumstances(capture: CapturedStep) -> list[str]:
+    """Return what is not as it was captured, on which the bits of results may depend; empty if nothing is known."""
+    now = versions()
+    found = [f"{name} {now.get(name)} (was {was})" for name, was in capture.versions.items() if now.get(name) != was]
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    if capture.settings["device_name"] != device:
+        found.append(f"device {device} (was {capture.settings['device_name']})")
+    if capture.settings["is_compiled"]:
+        found.append("submodules were compiled")
+    return found

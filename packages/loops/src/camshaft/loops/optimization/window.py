@@ -1,0 +1,114 @@
+"""The accumulation window: the steps whose gradients make one update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.optimizer_step import needs_closure
+
+_COUNTS = ("position", "divisor", "num_begun", "is_complete")
+
+
+class AccumulationWindow:
+    """The accumulation window that is open. What it counts are batches or, where batches are split, splits.
+
+    Args:
+        length: Steps of a whole window.
+
+    Attributes:
+        length: Steps of a whole window of this epoch.
+        next_length: Steps of a window in the epochs that begin later.
+        position: Steps of this window so far.
+        divisor: Divisor of each loss of this window: its length, as far as that was known when it began.
+        num_begun: Windows of this epoch so far, with this one.
+        is_complete: Whether the latest step ends this window; the next one begins another.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = self.next_length = self._given_length = length
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new epoch, in which no window is open."""
+        self.position = 0
+        self.divisor: int | float = self.length
+        self.num_begun = 0
+        self.is_complete = True
+
+    def begin_steps(self) -> None:
+        """Take `next_length` for the epoch whose steps begin."""
+        self.length = self.divisor = self.next_length
+
+    def enter(self, num_remaining: int | float) -> None:
+        """Take in the next step.
+
+        Args:
+            num_remaining: Steps of the epoch from this one on; infinite if unknown.
+        """
+        if self.is_complete:
+            self.position = 0
+            self.divisor = min(self.length, num_remaining)
+            self.num_begun += 1
+        self.position += 1
+        self.is_complete = self.position == self.length or num_remaining == 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the window, as plain values."""
+        lengths = {"length": self.length, "given_length": self._given_length, "next_length": self.next_length}
+        return {**lengths, **{name: getattr(self, name) for name in _COUNTS}}
+
+    def load_next_length(self, state: dict[str, Any]) -> bool:
+        """Restore a length that was set during the saved run, unless this run was given another one.
+
+        Returns:
+            Whether both runs were given the same.
+        """
+        is_same = bool(state.get("given_length", state["length"]) == self._given_length)
+        if is_same:
+            self.next_length = int(state.get("next_length", state["length"]))
+        return is_same
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on inside an epoch, and inside the window that was open.
+
+        Raises:
+            ValueError: If it was open and its length was another one than this run has been given.
+        """
+        if self.load_next_length(state):
+            self.length = int(state["length"])
+        elif not state["is_complete"] and state["length"] != self.length:
+            rule = f"that of the checkpoint ({state['length']}), which was saved inside an accumulation window"
+            action = "Pass the same, or resume from a checkpoint that was saved at a window's end."
+            raise ValueError(must_be("accumulate_grad_batches", rule, self.length, "fit", action))
+        for name in _COUNTS:
+            setattr(self, name, state[name])
+        if self.is_complete:
+            self.divisor = self.length  # the next window has the length of this run
+
+
+def check_accumulation(length: int, optimizers: Sequence[Optimizer], where: str) -> None:
+    """Raise `ValueError` where optimizers cannot wait for the gradients of several steps.
+
+    Args:
+        length: Steps of a window.
+        optimizers: The optimizers that automatic optimization steps.
+        where: The module's class, for the message.
+    """
+    if length == 1:
+        return
+    for optimizer in optimizers:
+        if needs_closure(optimizer):
+            rule = f"1 with {type(optimizer).__name__}, which evaluates the loss several times per update"
+            action = "Use another optimizer, or 1."
+            raise ValueError(must_be("accumulate_grad_batches", rule, length, where, action))
+    parameters = [
+        {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} for optimizer in optimizers
+    ]
+    if sum(map(len, parameters)) != len(set().union(*parameters)):
+        rule = "1 if optimizers share parameters, whose gradients would mix while they wait for the update"
+        action = "Give every parameter to one optimizer, or pass 1."
+        raise ValueError(must_be("accumulate_grad_batches", rule, length, where, action))
