@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     )
     from camshaft.callbacks.profiling.hook_timeline import HookTimeline
     from camshaft.callbacks.profiling.profiled_hooks import ProfiledHooks
-    from camshaft.callbacks.profiling.profiler import Profiler
     from camshaft.callbacks.profiling.pytorch_profiler import PyTorchProfiler
     from camshaft.callbacks.progress.model_summary import ModelSummary, RichModelSummary, Summary, summarize
     from camshaft.callbacks.progress.progress_bar import ProgressBar
@@ -96,7 +95,6 @@ __all__ = [
     "PassThroughProfiler",
     "PreemptionCheckpoint",
     "ProfiledHooks",
-    "Profiler",
     "ProgressBar",
     "PyTorchProfiler",
     "RepeatedStep",
@@ -161,7 +159,6 @@ _EXPORTS = {
     "profiling.action_profilers": ("ActionProfiler", "AdvancedProfiler", "PassThroughProfiler", "SimpleProfiler"),
     "profiling.hook_timeline": ("HookTimeline",),
     "profiling.profiled_hooks": ("ProfiledHooks",),
-    "profiling.profiler": ("Profiler",),
     "profiling.pytorch_profiler": ("PyTorchProfiler",),
     "progress.model_summary": ("ModelSummary", "RichModelSummary", "Summary", "summarize"),
     "progress.progress_bar": ("ProgressBar",),
