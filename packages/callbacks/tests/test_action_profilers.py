@@ -137,9 +137,7 @@ def test_torchs_profiler_has_actions_and_submodules_as_ranges(tmp_path: Path) ->
 
 
 def test_arguments_of_torch_are_checked() -> None:
-    with pytest.raises(
-        InvalidArgumentError, match="`sort_by_key` must be a column of `EventList.table`, such as 'cpu_time_total'"
-    ):
+    with pytest.raises(InvalidArgumentError, match="`sort_by_key` must be a column"):
         PyTorchProfiler(sort_by_key="time")
     with pytest.raises(InvalidArgumentError, match="`schedule` must be a function of a step's number"):
         PyTorchProfiler(schedule=lambda step: None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from camshaft.callbacks.arguments import check_file_name, check_number, usable_path
-from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, EventLog, Recording
+from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, Event, Recording
 from camshaft.callbacks.profiling.timeline_report import VerbTimes, report_html, trace_json
 from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.dispatch.implementation import ReceiverNames
@@ -62,7 +63,8 @@ class HookTimeline(Callback):
         self.json_path: str | None = None
         self.html_path: str | None = None
         self._verbs: dict[str, VerbTimes] = {}
-        self._events, self._spans = EventLog(max_events), EventLog(max_events)
+        self._events: deque[Event] = deque(maxlen=max_events)
+        self._spans: deque[Event] = deque(maxlen=max_events)
         self._recording: Recording | None = None
         self._is_resolved = True
         self._names = ReceiverNames()
