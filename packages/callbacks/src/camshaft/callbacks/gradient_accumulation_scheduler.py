@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.finders.trials import check_automatic
@@ -32,10 +32,6 @@ class GradientAccumulationScheduler(Callback):
             of fit, if the module optimizes manually, or the trainer itself was given another `accumulate_grad_batches`
             than 1.
     """
-
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "going_to_accumulate_grad_batches": "Override `get_accumulate_grad_batches`.",
-    }
 
     def __init__(self, scheduling: Mapping[int, int]) -> None:
         super().__init__()

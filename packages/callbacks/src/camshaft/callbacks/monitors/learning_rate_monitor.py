@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 _MAX_RATES = 10_000  # of each name, of which the older half is dropped
-
-_OWN_NAMES = "Name the schedulers and groups with `name`, or log the values in a callback of your own."
 
 
 class LearningRateMonitor(Callback):
@@ -50,15 +48,6 @@ class LearningRateMonitor(Callback):
     """
 
     only_observes = True
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_add_prefix": _OWN_NAMES,
-        "_add_suffix": _OWN_NAMES,
-        "_check_duplicates_and_update_name": _OWN_NAMES,
-        "_duplicate_param_group_names": _OWN_NAMES,
-        "_find_names_from_optimizers": _OWN_NAMES,
-        "_find_names_from_schedulers": _OWN_NAMES,
-        "_remap_keys": _OWN_NAMES,
-    }
 
     def __init__(
         self, logging_interval: str | None = None, log_momentum: bool = False, log_weight_decay: bool = False

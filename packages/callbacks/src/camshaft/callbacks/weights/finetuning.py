@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -45,11 +45,6 @@ class BaseFinetuning(Callback):
         self._num_groups: list[int] = []  # of each optimizer when fit started
         self._loaded: dict[str, Any] | None = None
         self._is_fitting = False
-
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_apply_mapping_to_param_groups": "`state_dict` keeps the groups' parameters.",
-        "_store": "`state_dict` keeps the groups' parameters.",
-    }
 
     def freeze_before_training(self, module: Any) -> None:
         """Freeze the parts that are not trained at first; called before `configure_optimizers`. To be overridden."""
