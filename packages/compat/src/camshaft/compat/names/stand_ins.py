@@ -65,7 +65,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         **{f"_{name}": name for name in ("min_lr", "max_lr", "num_training_steps", "mode", "early_stop_threshold")},
         **{f"_{name}": name for name in ("update_attr", "attr_name")},
     },
-    "ProgressBar": {"_leave": "leave", "_enabled": "_is_enabled", "_current_eval_dataloader_idx": "_dataloader_idx"},
+    "ProgressBar": {"_leave": "leave", "_enabled": "_is_enabled"},
     "TQDMProgressBar": {"_process_position": "process_position"},
     "StochasticWeightAveraging": {
         **{f"_{name}": name for name in ("average_model", "swa_lrs", "annealing_epochs", "annealing_strategy")},

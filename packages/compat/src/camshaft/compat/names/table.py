@@ -22,7 +22,7 @@ _STOCK_CALLBACKS = """
     GradientAccumulationScheduler LambdaCallback ModelPruning OnExceptionCheckpoint
     ThroughputMonitor Timer WeightAveraging"""
 _ADAPTED_CALLBACKS = """
-    EarlyStopping LearningRateMonitor ProgressBar StochasticWeightAveraging TQDMProgressBar"""
+    EarlyStopping LearningRateMonitor StochasticWeightAveraging"""
 _RICH_COLUMNS = """
     BatchesProcessedColumn CustomBarColumn CustomProgress CustomTimeColumn MetricsTextColumn ProcessingSpeedColumn"""
 _FINDERS = "BatchSizeFinder LearningRateFinder"
@@ -109,11 +109,12 @@ _STANDS_FOR: Mapping[str, str] = {
         AbstractProfiler=ActionProfiler""",
     f"{_HERE}.trainer.spike_detection": "SpikeDetection",
     "camshaft.callbacks.weights.finetuning": "multiplicative",
-    "camshaft.callbacks.progress.tqdm_progress_bar": "Tqdm",
-    "camshaft.callbacks.progress.progress_bar": "get_standard_metrics=version_metrics",
     "torch.nn.parallel": "DistributedDataParallel LightningDistributedDataParallel=DistributedDataParallel",
     f"{_HERE}.trainer.callbacks": f"""
-        {_ADAPTED_CALLBACKS} LearningRateLogger=LearningRateMonitor ProgressBarBase=ProgressBar""",
+        {_ADAPTED_CALLBACKS} LearningRateLogger=LearningRateMonitor""",
+    f"{_HERE}.trainer.progress_bars": """
+        ProgressBar TQDMProgressBar ProgressBarBase=ProgressBar get_standard_metrics=version_metrics""",
+    f"{_HERE}.trainer.tqdm_bar": "Tqdm",
     f"{_HERE}.trainer.model_checkpoint": "ModelCheckpoint",
     f"{_HERE}.trainer.rich_progress_bar": "RichProgressBar",
     f"{_HERE}.trainer.rich_columns": _RICH_COLUMNS,
@@ -251,6 +252,7 @@ MODULES: Mapping[str, str] = {
     "accelerators": _ACCELERATORS,
     "callbacks": f"""
         {_STOCK_CALLBACKS} {_ADAPTED_CALLBACKS} {_FINDERS} Callback Checkpoint GPUStatsMonitor LearningRateLogger
+        ProgressBar TQDMProgressBar
         ModelCheckpoint ModelSummary ProgressBarBase RichModelSummary RichProgressBar""",
     "callbacks.base": "Callback",
     "callbacks.batch_size_finder": "BatchSizeFinder",
