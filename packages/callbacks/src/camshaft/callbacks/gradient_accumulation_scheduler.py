@@ -59,7 +59,7 @@ class GradientAccumulationScheduler(Callback):
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that the trainer has no `accumulate_grad_batches` of its own, and that the module uses it."""
         if stage == "fit":
-            check_automatic(module, type(self).__name__)
+            check_automatic(module, self)
         given = trainer.accumulate_grad_batches
         if stage == "fit" and given != 1:
             rule = f"left at 1 with {type(self).__name__}, which sets it"

@@ -52,7 +52,7 @@ class LearningRateMonitor(Callback):
     def __init__(
         self, logging_interval: str | None = None, log_momentum: bool = False, log_weight_decay: bool = False
     ) -> None:
-        check_one_of(type(self).__name__, ("step", "epoch", None), logging_interval=logging_interval)
+        check_one_of(self, ("step", "epoch", None), logging_interval=logging_interval)
         self.logging_interval = logging_interval
         self.log_momentum = log_momentum
         self.log_weight_decay = log_weight_decay
@@ -69,7 +69,7 @@ class LearningRateMonitor(Callback):
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that there is a logger, and forget an earlier run."""
         if stage == "fit":
-            check_has_logger(trainer, type(self).__name__)
+            check_has_logger(trainer, self)
             self.lrs = {}
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:

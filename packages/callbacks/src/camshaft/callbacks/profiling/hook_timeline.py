@@ -54,10 +54,9 @@ class HookTimeline(Callback):
         filename: str = "timeline",
         max_events: int = 50_000,
     ) -> None:
-        where = type(self).__name__
-        check_number(where, least=1, max_events=max_events)
-        check_file_name(where, filename)
-        self.dirpath = None if dirpath is None else usable_path("dirpath", dirpath, where)
+        check_number(self, least=1, max_events=max_events)
+        check_file_name(self, filename)
+        self.dirpath = None if dirpath is None else usable_path("dirpath", dirpath, self)
         self.filename = filename
         self.max_events = max_events
         self.json_path: str | None = None

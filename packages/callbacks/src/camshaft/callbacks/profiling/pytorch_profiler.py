@@ -86,21 +86,20 @@ class PyTorchProfiler(ActionProfiler):
         **profiler_kwargs: Any,
     ) -> None:
         super().__init__(dirpath, filename)
-        where = type(self).__name__
-        check_number(where, least=0, max_cycles=max_cycles)
+        check_number(self, least=0, max_cycles=max_cycles)
         self._table_kwargs = dict(table_kwargs or {})
-        check_keywords(self._table_kwargs, EventList.table, ("self", "sort_by", "row_limit"), where)
+        check_keywords(self._table_kwargs, EventList.table, ("self", "sort_by", "row_limit"), self)
         self._sort_by_key = sort_by_key or ("cuda_time_total" if torch.cuda.is_available() else "cpu_time_total")
         if not hasattr(FunctionEventAvg(), self._sort_by_key.replace("cuda", "device")):
             rule = "a column of `EventList.table`, such as 'cpu_time_total', 'cuda_memory_usage' or 'count'"
-            raise InvalidArgumentError("sort_by_key", rule, sort_by_key, where, "Pass one, or None.")
+            raise InvalidArgumentError("sort_by_key", rule, sort_by_key, self, "Pass one, or None.")
         self._exports_flame_graph = bool(profiler_kwargs.pop("export_to_flame_graph", False))
         self._metric = profiler_kwargs.pop("metric", "self_cpu_time_total")
-        check_keywords(profiler_kwargs, profile, (), where)
+        check_keywords(profiler_kwargs, profile, (), self)
         self._schedule = given = profiler_kwargs.pop("schedule", _default_schedule)
         if given is not None and not (callable(given) and isinstance(given(0), ProfilerAction)):
             rule = "a function of a step's number that returns a `torch.profiler.ProfilerAction`, or None"
-            raise InvalidArgumentError("schedule", rule, given, where, "See `torch.profiler.schedule`.")
+            raise InvalidArgumentError("schedule", rule, given, self, "See `torch.profiler.schedule`.")
         profiler_kwargs["with_stack"] = profiler_kwargs.get("with_stack", False) or self._exports_flame_graph
         self._profiler_kwargs = profiler_kwargs
         self._group_by_input_shapes = group_by_input_shapes and bool(profiler_kwargs.get("record_shapes"))
@@ -128,7 +127,7 @@ class PyTorchProfiler(ActionProfiler):
             InvalidArgumentError: If the folder is a URL, where torch cannot write.
         """
         super().setup(stage, local_rank, log_dir)
-        check_local("dirpath", os.fspath(self.dirpath or ""), type(self).__name__)
+        check_local("dirpath", os.fspath(self.dirpath or ""), self)
 
     def start(self, action_name: str) -> None:
         """Begin a range; the first one starts torch's profiler."""

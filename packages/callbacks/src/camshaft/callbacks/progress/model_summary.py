@@ -84,7 +84,7 @@ class RichModelSummary(ModelSummary):
     def __init__(
         self, max_depth: int = 1, *, header_style: str = "bold magenta", example_input_array: Any = None
     ) -> None:
-        check_installed("rich", "rich", type(self).__name__)
+        check_installed("rich", "rich", self)
         super().__init__(max_depth, example_input_array=example_input_array)
         self.header_style = header_style
 

@@ -80,14 +80,14 @@ class RichProgressBar(ProgressBar):
 
         Each task is a pass over batches.
         """
-        check_installed("rich", "rich", type(self).__name__)
+        check_installed("rich", "rich", self)
         from camshaft.callbacks.progress.rich_display import default_columns
 
         return list(default_columns(self.theme))
 
     def open_display(self, output: Output) -> ProgressDisplay:
         """Return the display."""
-        check_installed("rich", "rich", type(self).__name__)
+        check_installed("rich", "rich", self)
         from camshaft.callbacks.progress.rich_display import ColumnsDisplay, NotebookDisplay, TerminalDisplay
 
         if output == "notebook":

@@ -32,12 +32,12 @@ class TQDMProgressBar(ProgressBar):
         refresh_rate_seconds: float | None = None,
     ) -> None:
         super().__init__(refresh_rate_seconds=refresh_rate_seconds, leave=leave, refresh_rate=refresh_rate)
-        check_number(type(self).__name__, least=0, process_position=process_position)
+        check_number(self, least=0, process_position=process_position)
         self.process_position = process_position
 
     def open_display(self, output: Output) -> ProgressDisplay:
         """Return the display."""
-        check_installed("tqdm", "tqdm", type(self).__name__)
+        check_installed("tqdm", "tqdm", self)
         from camshaft.callbacks.progress.tqdm_display import TqdmDisplay
 
         return TqdmDisplay(output, 2 * self.process_position)

@@ -226,7 +226,7 @@ class StochasticWeightAveraging(Callback):
         num_groups = len(optimizer.param_groups)
         if isinstance(lrs, list) and (len(lrs) < num_groups or (len(lrs) > num_groups and not may_grow)):
             rule = f"one number or {num_groups}, one of each parameter group"
-            raise InvalidArgumentError("swa_lrs", rule, lrs, type(self).__name__, "Pass as many.")
+            raise InvalidArgumentError("swa_lrs", rule, lrs, self, "Pass as many.")
 
     def _apply(self, trainer: TrainerProtocol, module: Any) -> None:
         if self.average_model is None:
