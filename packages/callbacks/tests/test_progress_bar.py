@@ -19,7 +19,7 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.progress import progress_bar as module_under_test
 from camshaft.callbacks.progress.meter import Meter, MetricTexts, Output, Reading
 from camshaft.callbacks.progress.progress_bar import ProgressBar
-from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar, RichProgressBarTheme
+from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar
 from camshaft.callbacks.progress.tqdm_progress_bar import TQDMProgressBar
 
 DEMO = str(Path(__file__).with_name("progress_demo.py"))
@@ -349,25 +349,6 @@ def test_titles_and_numbers_are_those_of_a_subclass(capsys: pytest.CaptureFixtur
     rest: Any = SimpleNamespace(num_training_batches=6, max_epochs=-1, max_steps=9, global_step=5, is_global_zero=True)
     bar.setup(rest, None, "fit")
     assert bar.num_batches("train") == 4
-
-
-def test_rich_columns_and_styles_are_those_that_are_asked_for(
-    on_terminal: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Counting(RichProgressBar):
-        def configure_columns(self, trainer: Any) -> list[Any]:
-            assert trainer is self.trainer
-            return [*super().configure_columns(trainer)[:1], "{task.completed} of {task.total}"]
-
-    theme = RichProgressBarTheme(metrics_format=".1e", metrics_text_delimiter=" | ")
-    for bar in (Counting(refresh_rate=1), RichProgressBar(1, theme=theme, console_kwargs={"width": 90})):
-        monkeypatch.setattr(sys, "stdout", terminal := FakeTerminal())
-        run_fit(bar, progress_bar_metrics={"accuracy": 0.5})
-        shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
-        if isinstance(bar, Counting):
-            assert "Epoch 0/2 6 of 6 accuracy: 0.5000 loss: 0.2500" in shown and "Test 3 of 3" in shown
-        else:
-            assert "6/6" in shown and "accuracy: 5.0e-01 | loss: 2.5e-01" in shown
 
 
 @pytest.mark.parametrize(("library", "bar_class"), [("rich", RichProgressBar), ("tqdm", TQDMProgressBar)])

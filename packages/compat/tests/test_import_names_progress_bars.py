@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ from recording_trainer import RecordingTrainer
 
 from camshaft.callbacks import ProgressBar
 from camshaft.compat.names.trainer.progress_bars import TQDMProgressBar
-from camshaft.compat.names.trainer.rich_progress_bar import RichProgressBar
+from camshaft.compat.names.trainer.rich_progress_bar import RichProgressBar, RichProgressBarTheme
 from camshaft.compat.names.trainer.tqdm_bar import Tqdm
 
 
@@ -159,3 +161,25 @@ def test_tasks_of_rich_are_read_while_they_are_drawn(monkeypatch: pytest.MonkeyP
             super().on_test_end(*args)
 
     run_fit(Counting())
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_columns_and_styles_of_rich_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(RichProgressBar):
+        def configure_columns(self, trainer: Any) -> list[Any]:
+            return [*super().configure_columns(trainer)[:1], "{task.completed} of {task.total}"]
+
+    monkeypatch.setenv("TERM", "xterm")
+    theme = RichProgressBarTheme(metrics_format=".1e", metrics_text_delimiter=" | ")
+    for bar in (Counting(), RichProgressBar(theme=theme, console_kwargs={"width": 120})):
+        monkeypatch.setattr(sys, "stdout", terminal := _Terminal())
+        run_fit(bar, progress_bar_metrics={"accuracy": 0.5})
+        shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
+        if isinstance(bar, Counting):
+            assert "Epoch 0/2 6 of 6 accuracy: 0.500 loss: 0.250" in shown and "Test 3 of 3" in shown
+        else:
+            assert "6/6" in shown and "accuracy: 5.0e-01 | loss: 2.5e-01" in shown

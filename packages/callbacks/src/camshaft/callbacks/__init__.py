@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from camshaft.callbacks.profiling.pytorch_profiler import PyTorchProfiler
     from camshaft.callbacks.progress.model_summary import ModelSummary, RichModelSummary, Summary, summarize
     from camshaft.callbacks.progress.progress_bar import ProgressBar
-    from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar, RichProgressBarTheme
+    from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar
     from camshaft.callbacks.progress.tqdm_progress_bar import TQDMProgressBar
     from camshaft.callbacks.timer import Timer
     from camshaft.callbacks.weights.finetuning import BackboneFinetuning, BaseFinetuning
@@ -100,7 +100,6 @@ __all__ = [
     "RepeatedStep",
     "RichModelSummary",
     "RichProgressBar",
-    "RichProgressBarTheme",
     "RunLedger",
     "SimpleProfiler",
     "SpikeDetection",
@@ -162,7 +161,7 @@ _EXPORTS = {
     "profiling.pytorch_profiler": ("PyTorchProfiler",),
     "progress.model_summary": ("ModelSummary", "RichModelSummary", "Summary", "summarize"),
     "progress.progress_bar": ("ProgressBar",),
-    "progress.rich_progress_bar": ("RichProgressBar", "RichProgressBarTheme"),
+    "progress.rich_progress_bar": ("RichProgressBar",),
     "progress.tqdm_progress_bar": ("TQDMProgressBar",),
     "timer": ("Timer",),
     "weights.finetuning": ("BackboneFinetuning", "BaseFinetuning"),

@@ -103,7 +103,7 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.trainer.states": "TrainerState TrainerStatus",
     "camshaft.hooks_core": "ModelHooks DataHooks CheckpointHooks",
     "camshaft.callbacks": f"""
-        {_STOCK_CALLBACKS} Checkpoint EarlyStoppingReason RichProgressBarTheme
+        {_STOCK_CALLBACKS} Checkpoint EarlyStoppingReason
         Throughput TrainingSpikeException WriteInterval get_available_flops measure_flops
         CometLogger PassThroughProfiler Profiler=ActionProfiler BaseProfiler=ActionProfiler
         AbstractProfiler=ActionProfiler""",
@@ -116,7 +116,7 @@ _STANDS_FOR: Mapping[str, str] = {
         ProgressBar TQDMProgressBar ProgressBarBase=ProgressBar get_standard_metrics=version_metrics""",
     f"{_HERE}.trainer.tqdm_bar": "Tqdm",
     f"{_HERE}.trainer.model_checkpoint": "ModelCheckpoint",
-    f"{_HERE}.trainer.rich_progress_bar": "RichProgressBar",
+    f"{_HERE}.trainer.rich_progress_bar": "RichProgressBar RichProgressBarTheme",
     f"{_HERE}.trainer.rich_columns": _RICH_COLUMNS,
     f"{_HERE}.trainer.model_summary": "ModelSummary RichModelSummary",
     f"{_HERE}.utilities.model_summaries": f"FunctionalModelSummary=ModelSummary {_OF_SUMMARIES}",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from camshaft.callbacks import RichProgressBar as _RichProgressBar
+from camshaft.callbacks.arguments import check_installed
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.compat.names.trainer.progress_bars import LightningBar, overridden_names, todays_refresh_rate
 from camshaft.hooks_core.messages import must_be
@@ -15,6 +17,35 @@ _DRAWING = {
     *("_reset_progress_bar_ids", "_update_metrics"),
 }
 """Methods of Lightning's class that draw; a subclass that overrides one draws by all of them."""
+
+
+@dataclass
+class RichProgressBarTheme:
+    """Styles of a `RichProgressBar`, as rich names them: "bold red", "#6206E0"; "" for none.
+
+    Args:
+        description: Style of the title.
+        progress_bar: Style of the finished part of a bar.
+        progress_bar_finished: Style of a finished bar.
+        progress_bar_pulse: Style of a bar of unknown length.
+        batch_progress: Style of the number of batches.
+        time: Style of elapsed and remaining time.
+        processing_speed: Style of the batches per second.
+        metrics: Style of the metrics.
+        metrics_text_delimiter: Text between two metrics.
+        metrics_format: Format of numbers among the metrics.
+    """
+
+    description: str = ""
+    progress_bar: str = "#6206E0"
+    progress_bar_finished: str = "#6206E0"
+    progress_bar_pulse: str = "#6206E0"
+    batch_progress: str = ""
+    time: str = "dim"
+    processing_speed: str = "dim underline"
+    metrics: str = "italic"
+    metrics_text_delimiter: str = " "
+    metrics_format: str = ".3f"
 
 
 def _id_property(stage: str) -> property:
@@ -44,7 +75,8 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
     Args:
         refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
         leave: As today.
-        theme: As today.
+        theme: The styles; None is camshaft's own layout. With a theme, or in a subclass that overrides
+            `configure_columns`, a terminal shows the columns of a rich `Progress`.
         console_kwargs: As today.
         refresh_rate_per_second: In 1.5: drawings a second; 0 draws none.
     """
@@ -78,7 +110,9 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
     ) -> None:
         batches = todays_refresh_rate(0 if refresh_rate_per_second == 0 else refresh_rate)
         seconds = 1 / refresh_rate_per_second if refresh_rate_per_second and batches is None else None
-        super().__init__(batches, leave, theme, console_kwargs, refresh_rate_seconds=seconds)
+        super().__init__(batches, leave, console_kwargs=console_kwargs, refresh_rate_seconds=seconds)
+        self._has_theme = theme is not None
+        self.theme = RichProgressBarTheme() if theme is None else theme
         self._own_progress: Any = None
         self._own_task_ids: dict[str, Any] = {}  # of a subclass that draws tasks by itself
         self._progress_stopped = False
@@ -114,7 +148,33 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
 
     def open_display(self, output: Any) -> Any:
         """Return the display."""
-        return _DisplayByMethods(self) if self._draws_by_methods else super().open_display(output)
+        own_columns = type(self).configure_columns is not RichProgressBar.configure_columns
+        if self._draws_by_methods or (output == "terminal" and (self._has_theme or own_columns)):
+            return _DisplayByMethods(self)
+        return super().open_display(output)
+
+    def configure_columns(self, trainer: Any) -> list[Any]:
+        """Return the columns of a rich `Progress`, before that of the metrics; to be overridden.
+
+        Each task is a pass over batches.
+        """
+        check_installed("rich", "rich", self)
+        from rich.progress import TextColumn
+
+        from camshaft.compat.names.trainer import rich_columns
+
+        theme = self.theme
+        return [
+            TextColumn(f"[{theme.description or 'progress.description'}]{{task.description}}"),
+            rich_columns.CustomBarColumn(
+                complete_style=theme.progress_bar,
+                finished_style=theme.progress_bar_finished,
+                pulse_style=theme.progress_bar_pulse,
+            ),
+            rich_columns.BatchesProcessedColumn(theme.batch_progress),
+            rich_columns.CustomTimeColumn(theme.time),
+            rich_columns.ProcessingSpeedColumn(theme.processing_speed),
+        ]
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Detect the kind of output."""
@@ -216,7 +276,7 @@ class _DisplayByMethods:
                 bar.progress.reset(self.task_ids[idx], total=row.total, description=row.label, visible=True)
                 self._labels[idx] = row.label
             bar._update(self.task_ids[idx], row.position)
-        bar._update_metrics(bar.trainer, bar.trainer.lightning_module)
+        bar._update_metrics(bar.trainer, getattr(bar.trainer, "lightning_module", None))
         bar.refresh()
 
     def keep(self, row: Any, metrics: Any) -> None:
