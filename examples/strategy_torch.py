@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from camshaft.hooks_core import StrategyDefaults
-from camshaft.loops import FitLimits, FitLoop, Run, run_verb
+from camshaft.loops import FitLimits, FitLoop, OptimizationSettings, Run, run_verb
 from camshaft.loops.metrics import MetricLog, MetricLogging
 from train_digits import Digits, digits_loaders
 
@@ -95,7 +95,7 @@ class Printer:
 def train_and_log(strategy: TorchStrategy) -> MetricLog:
     """Train for 5 epochs, each with a validation; values of epochs are reduced over all processes."""
     loaders = digits_loaders()
-    module, fit = LoggedDigits(), FitLoop(FitLimits(max_epochs=5), gradient_clip_val=1.0)
+    module, fit = LoggedDigits(), FitLoop(FitLimits(max_epochs=5), OptimizationSettings(gradient_clip_val=1.0))
     metrics = MetricLog(progress=fit.progress, loggers=[Printer()], log_every_n_steps=20, strategy=strategy)
     loaders["validate"] = loaders.pop("predict")
     strategy.connect()

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from camshaft.hooks_core import ModelHooks
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops import FitLimits, FitLoop, PredictLoop, Run, run_verb
+from camshaft.loops import FitLimits, FitLoop, OptimizationSettings, PredictLoop, Run, run_verb
 
 
 class Digits(ModelHooks, nn.Module):
@@ -42,7 +42,11 @@ def digits_loaders() -> dict[str, DataLoader]:
 def train(strategy: Strategy) -> str:
     """Train for 15 epochs; the loops share the images out. Returns a line with the accuracy."""
     loaders = digits_loaders()
-    module, fit, predict = Digits(), FitLoop(FitLimits(max_epochs=15), gradient_clip_val=1.0), PredictLoop()
+    module, fit, predict = (
+        Digits(),
+        FitLoop(FitLimits(max_epochs=15), OptimizationSettings(gradient_clip_val=1.0)),
+        PredictLoop(),
+    )
     run_verb(Run(verb="fit", module=module, strategy=strategy, trainer=fit, loaders=loaders), fit)
     hits = run_verb(Run(verb="predict", module=module, strategy=strategy, trainer=predict, loaders=loaders), predict)
     accuracy = torch.cat([hit.cpu() for share in strategy.all_gather(hits) for hit in share]).float().mean()

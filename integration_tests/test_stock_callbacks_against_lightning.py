@@ -138,7 +138,7 @@ def test_weights_are_averaged_as_by_lightning(tmp_path: Path, kind: str) -> None
 @pytest.mark.parametrize("name", ["ModelCheckpoint", "EarlyStopping", "RichProgressBar", "ModelSummary"])
 def test_lightnings_own_callbacks_are_refused_at_once(name: str) -> None:
     callback = getattr(lightning_callbacks, name)(*(["loss"] if name == "EarlyStopping" else []))
-    with pytest.raises(TypeError, match=f"without stock callbacks of Lightning.*Import `{name}` from `camshaft"):
+    with pytest.raises(TypeError, match=f"without callbacks of Lightning.*Import `{name}` from `camshaft"):
         CAMSHAFT.trainer(callbacks=[callback])
 
 

@@ -16,7 +16,17 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from camshaft.hooks_core import Callback, StrategyDefaults
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops import FitLimits, FitLoop, Run, SaveRequest, ValidationLoop, collect, run_verb
+from camshaft.loops import (
+    FitLimits,
+    FitLoop,
+    LoaderSettings,
+    OptimizationSettings,
+    Run,
+    SaveRequest,
+    ValidationLoop,
+    collect,
+    run_verb,
+)
 
 NUM_FEATURES = 3
 _SEEDING = threading.Lock()
@@ -214,7 +224,7 @@ class BareTrainer:
         strategy: The strategy; None takes a new bare one.
         metrics: The metric sink.
         inference_mode: As the loops take it.
-        arguments: Those of `FitLimits`, and the further ones of `FitLoop`.
+        arguments: Those of `FitLimits`, `OptimizationSettings` and `LoaderSettings`.
 
     Attributes:
         extend: Called with each run before its hooks are resolved, if anything.
@@ -236,12 +246,14 @@ class BareTrainer:
     ) -> None:
         self.module, self.callbacks, self.data, self.metrics = module, list(callbacks), data, metrics
         self.strategy = strategy if strategy is not None else BareStrategy()
-        names = attrs.fields_dict(FitLimits)
-        limits = {name: value for name, value in arguments.items() if name in names}
+        of_loaders = {name: arguments.pop(name) for name in attrs.fields_dict(LoaderSettings) if name in arguments}
+        names = attrs.fields_dict(OptimizationSettings)
+        settings = {name: arguments.pop(name) for name in names if name in arguments}
         self.fit_loop = FitLoop(
-            FitLimits(**{"num_sanity_val_steps": 0, **limits}),
+            FitLimits(**{"num_sanity_val_steps": 0, **arguments}),
+            OptimizationSettings(**settings),
+            LoaderSettings(**of_loaders),
             ValidationLoop(limit_batches=limit_val_batches, inference_mode=inference_mode),
-            **{name: value for name, value in arguments.items() if name not in names},
         )
         self.files: dict[str, bytes] = {}
         self.run: Run

@@ -15,7 +15,7 @@ from camshaft.hooks_core import Callback, ModelHooks
 from camshaft.hooks_core.check import check
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.trace import Event, Trace
-from camshaft.loops import FitLimits, FitLoop, Run, SaveRequest, collect, run_verb
+from camshaft.loops import FitLimits, FitLoop, OptimizationSettings, Run, SaveRequest, collect, run_verb
 
 NUM_FEATURES = 6
 NUM_BATCHES = 5  # no multiple of the accumulation windows, so that the last one is short
@@ -207,8 +207,8 @@ def fit(module: nn.Module, strategy: Strategy, train: Any, validate: Any, **argu
     """Fit for two epochs.
 
     Args:
-        arguments: Those of `FitLoop`, and what `run` takes.
+        arguments: Those of `OptimizationSettings`, and what `run` takes.
     """
     of_run = {name: arguments.pop(name) for name in ("path", "checkpoint") if name in arguments}
-    loop = FitLoop(FitLimits(max_epochs=2), **arguments)
+    loop = FitLoop(FitLimits(max_epochs=2), OptimizationSettings(**arguments))
     return run("fit", loop, module, strategy, {"train": train, "validate": validate}, **of_run)

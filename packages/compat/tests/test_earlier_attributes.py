@@ -311,7 +311,7 @@ class TestModule:
             def backward(self, loss: Tensor) -> None:
                 loss.backward()  # type: ignore[no-untyped-call]
 
-        with pytest.raises(TypeError, match=r"`arguments of `loss.backward`` must be left out where `backward` is"):
+        with pytest.raises(TypeError, match="overrides `backward`, cannot pass"):
             quiet_trainer(tmp_path).fit(Own(), loader(1))
 
     def test_two_backwards_over_a_kept_graph_add_up(self, tmp_path: Path) -> None:
@@ -637,3 +637,20 @@ class TestSuper:
 def test_a_setting_without_equal_is_refused_with_what_to_use(tmp_path: Path, name: str, advice: str) -> None:
     with pytest.raises(AttributeError, match=f"{name}.*{advice}"):
         setattr(quiet_trainer(tmp_path), name, 1)
+
+
+@pytest.mark.parametrize(("name", "closest"), [("max_epoch", "max_epochs"), ("shold_stop", "should_stop")])
+def test_a_misspelt_setting_is_refused_with_the_closest_name(tmp_path: Path, name: str, closest: str) -> None:
+    with pytest.raises(AttributeError, match=rf"`{name}` must be an attribute of Trainer.*Did you mean `{closest}`\?"):
+        setattr(quiet_trainer(tmp_path), name, 1)
+
+
+def test_a_subclass_may_set_what_it_likes_before_the_constructor_which_decides(tmp_path: Path) -> None:
+    class Own(Trainer):
+        def __init__(self, **arguments: Any) -> None:
+            self.devices, self.max_epochs, self.logger, self.callbacks = 1, 7, "none", []
+            super().__init__(**arguments)
+
+    trainer = Own(default_root_dir=tmp_path, max_epochs=3, logger=False)
+    assert (trainer.devices, trainer.max_epochs, trainer.logger) == (1, 3, None)
+    assert trainer.callbacks

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks_in_threads import Exchange
 
-from camshaft.loops import FitLoop
+from camshaft.loops import FitLimits
 from camshaft.loops.fit.limits import Agreement
 from camshaft.loops.state.progress import FitProgress
 
@@ -199,7 +199,7 @@ def test_what_is_preempted_when_training_is_over_ends_as_it_would_have() -> None
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (True, TypeError), (1.5, TypeError)])
 def test_an_interval_is_a_positive_number_of_batches(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="`agree_every_n_batches` must be"):
-        FitLoop(agree_every_n_batches=value)
+        FitLimits(agree_every_n_batches=value)
 
 
 def test_windows_synchronise_gradients_at_their_end_only() -> None:

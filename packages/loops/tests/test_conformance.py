@@ -12,7 +12,16 @@ from torch.utils.data import DataLoader
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks, StrategyHooks
 from camshaft.hooks_core.conformance import SCENARIOS, Adapter, Scenario, run_scenario
-from camshaft.loops import FitLimits, FitLoop, PredictLoop, Run, TestLoop, ValidationLoop, run_verb
+from camshaft.loops import (
+    FitLimits,
+    FitLoop,
+    OptimizationSettings,
+    PredictLoop,
+    Run,
+    TestLoop,
+    ValidationLoop,
+    run_verb,
+)
 
 
 class Line(ModelHooks, DataHooks, CheckpointHooks, nn.Module):
@@ -47,7 +56,7 @@ def loop_for(scenario: Scenario) -> Any:
         val_check_interval=scenario.val_check_interval or 1.0,
     )
     return {
-        "fit": FitLoop(limits, ValidationLoop(), accumulate_grad_batches=scenario.accumulate_grad_batches),
+        "fit": FitLoop(limits, OptimizationSettings(accumulate_grad_batches=scenario.accumulate_grad_batches)),
         "validate": ValidationLoop(),
         "test": TestLoop(),
         "predict": PredictLoop(),

@@ -8,7 +8,7 @@ import pytest
 from bare_parts import BareTrainer, Net, Sized, adam, hooked, make_batches, same_bits, seeded, weights
 
 from camshaft.hooks_core import HookFaultError
-from camshaft.loops import CombinedLoader, FitLoop
+from camshaft.loops import CombinedLoader, OptimizationSettings
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from camshaft.loops import CombinedLoader, FitLoop
 )
 def test_impossible_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        FitLoop(**arguments)
+        OptimizationSettings(**arguments)
 
 
 def test_training_that_counts_no_updates_needs_a_number_of_epochs() -> None:

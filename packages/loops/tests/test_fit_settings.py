@@ -112,11 +112,14 @@ def test_clipping_that_is_set_in_a_hook_holds_from_the_next_update_on() -> None:
     assert norms[0] > 1e-2 and norms[1:] == pytest.approx([1e-3, 1e-3])
 
 
+def test_a_fit_loop_has_no_other_attributes() -> None:
+    with pytest.raises(AttributeError, match="'FitLoop' object has no attribute 'max_epoch'"):
+        BareTrainer(Net()).fit_loop.max_epoch = 3  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("path", "name", "closest"),
     [
-        ("fit_loop", "max_epoch", "max_epochs"),
-        ("fit_loop", "max_step", "max_steps"),
         ("fit_loop.validation", "limit_batch", "limit_batches"),
     ],
 )

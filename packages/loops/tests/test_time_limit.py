@@ -63,10 +63,10 @@ def test_the_three_forms_agree(days: int, hours: int, minutes: int, seconds: int
         ({"hours": "1"}, TypeError, r"but got \{'hours': '1'\}"),
         ({"hours": float("nan")}, ValueError, r"but got \{'hours': nan\}"),
         ({"hours": float("inf")}, ValueError, r"but got \{'hours': inf\}"),
-        ("00:00:00:00", ValueError, "`max_time` must be longer than no time, but got '00:00:00:00'"),
-        ({}, ValueError, "must be longer than no time"),
-        ({"seconds": -1}, ValueError, "must be longer than no time"),
-        (timedelta(0), ValueError, "must be longer than no time"),
+        ("00:00:00:00", ValueError, "`max_time` must be positive, but got '00:00:00:00'"),
+        ({}, ValueError, "must be positive"),
+        ({"seconds": -1}, ValueError, "must be positive"),
+        (timedelta(0), ValueError, "must be positive"),
     ],
 )
 def test_anything_else_is_refused_at_construction(max_time: Any, error: type[Exception], message: str) -> None:

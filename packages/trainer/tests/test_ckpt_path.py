@@ -124,7 +124,9 @@ class TestLast:
 
     def test_fit_begins_with_a_warning_if_there_is_none_yet(self, tmp_path: Path) -> None:
         trainer = saving_trainer(tmp_path, max_epochs=1)
-        with pytest.warns(UserWarning, match="There is no checkpoint to go on from yet: fit starts without") as caught:
+        with pytest.warns(
+            UserWarning, match="There is no checkpoint to resume from yet: fit starts from scratch"
+        ) as caught:
             trainer.fit(Regression(), loader(), ckpt_path="last")
         assert caught[0].filename == __file__
         assert trainer.current_epoch == 1

@@ -196,22 +196,22 @@ def test_print_config_writes_what_config_reads(project: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("words", "unknown", "meant"),
+    ("words", "told", "meant"),
     [
-        ("--trainer.max_epoch 3", "trainer.max_epoch", "trainer.max_epochs"),
-        ("--trainr.max_epochs=3", "trainr.max_epochs", "trainer.max_epochs"),
-        ("--model.num_layer 3", "num_layer", "num_layers"),
-        ("--data.batchsize 3", "batchsize", "batch_size"),
-        ("--trainer.callbacks+=nets.Reprt", "Reprt", "Report"),
-        ("--trainer.callbacks+=nets.Report --trainer.callbacks.pth=x", "pth", "path"),
-        ("--model nets:Nett", "Nett", "Net"),
+        ("--trainer.max_epoch 3", "--trainer.max_epoch is no option", "trainer.max_epochs"),
+        ("--trainr.max_epochs=3", "--trainr.max_epochs is no option", "trainer.max_epochs"),
+        ("--model.num_layer 3", "--model.num_layer is no option", "num_layers"),
+        ("--data.batchsize 3", "--data.batchsize is no option", "batch_size"),
+        ("--trainer.callbacks+=nets.Reprt", "got 'nets.Reprt'", "Report"),
+        ("--trainer.callbacks+=nets.Report --trainer.callbacks.pth=x", "--trainer.callbacks.pth is no option", "path"),
+        ("--model nets:Nett", "got 'nets.Nett'", "Net"),
     ],
 )
 def test_an_unknown_word_is_refused_with_the_closest(
-    words: str, unknown: str, meant: str, capsys: pytest.CaptureFixture[str]
+    words: str, told: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = refusal(capsys, "fit", "--config", "run.yaml", *words.split())
-    assert f"'{unknown}' is not there. Did you mean '{meant}'?" in message
+    assert f"{told}. Did you mean '{meant}'?" in message
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_before_the_loader_is_known_the_estimate_is_an_error(tmp_path: Path) -> 
         def setup(self, stage: str) -> None:
             print(self.trainer.estimated_stepping_batches)
 
-    rule = r"`estimated_stepping_batches` must be read from configure_optimizers on.*Move the code that needs it there"
+    rule = r"`estimated_stepping_batches` is not known before `configure_optimizers`.*Move the code that needs it there"
     with pytest.raises(RuntimeError, match=rule):
         quiet_trainer(tmp_path).fit(Early(), loader())
 

@@ -185,7 +185,7 @@ def test_a_module_that_no_run_has_stays_with_the_latest_trainer(tmp_path: Path) 
 def test_a_verb_of_the_trainer_that_runs_is_refused_and_the_fit_may_go_on(tmp_path: Path, verb: str) -> None:
     class Again(Callback):
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-            with pytest.raises(RuntimeError, match=rf"`{verb}` must be called when no verb .* Use another trainer"):
+            with pytest.raises(RuntimeError, match=rf"`{verb}` cannot be called while .* Use another trainer"):
                 getattr(trainer, verb)(module, loader(1))
             assert module.trainer is trainer
 

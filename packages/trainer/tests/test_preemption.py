@@ -56,5 +56,5 @@ def test_a_signal_makes_it_save_and_stop_and_the_next_run_goes_on(hook: str, num
 
 
 def test_where_nothing_is_trained_it_says_so(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"Nothing is being trained, so there is nothing to save to 'x\.ckpt'"):
+    with pytest.warns(UserWarning, match=r"`preempt` has no effect, as no fit runs: 'x\.ckpt' is not saved"):
         quiet_trainer(tmp_path).preempt("x.ckpt")

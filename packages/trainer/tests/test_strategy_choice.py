@@ -112,7 +112,7 @@ def test_a_strategy_object_of_several_processes_too() -> None:
     strategy = DDPStrategy(accelerator="cpu")
     for devices, num_nodes in (("auto", 1), (2, 2), ("2", 2)):
         assert choose_strategy(strategy, devices=devices, num_nodes=num_nodes) is strategy
-    with pytest.raises(ValueError, match=r"`devices` must be 'auto' or those of the strategy object \(2\), but got 4"):
+    with pytest.raises(ValueError, match=r"`devices` must be 'auto' or that of the strategy object \(2\), but got 4"):
         choose_strategy(strategy, devices=4)
     with pytest.raises(ValueError, match=r"`num_nodes` must be 1 or that of the strategy object \(2\), but got 3"):
         choose_strategy(strategy, num_nodes=3)
@@ -156,7 +156,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"strategy": SingleDeviceStrategy("cpu"), "devices": 2},
         ValueError,
-        r"`devices` must be 'auto' or those of the strategy object \(1\), but got 2",
+        r"`devices` must be 'auto' or that of the strategy object \(1\), but got 2",
     ),
     (
         {"strategy": SingleDeviceStrategy("cpu"), "precision": "16-mixed"},
@@ -195,7 +195,7 @@ def test_several_devices_need_a_script_that_can_be_started_again() -> None:
 
 def test_batch_normalisation_is_synchronised_by_the_strategy_and_by_nothing_else() -> None:
     choose_strategy("auto", accelerator="cpu", sync_batchnorm=True)  # of one process there is nothing to synchronise
-    with pytest.raises(ValueError, match=r"`sync_batchnorm` must be left out with strategy='sharded'"):
+    with pytest.raises(ValueError, match=r"`sync_batchnorm=True` cannot be combined with strategy='sharded'"):
         choose_strategy("sharded", sync_batchnorm=True)
     with pytest.raises(ValueError, match=r"`sync_batchnorm` must be .* in DDPStrategy"):  # which got it
         choose_strategy("ddp", accelerator="cpu", devices=1, sync_batchnorm=True)

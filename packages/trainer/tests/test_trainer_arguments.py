@@ -37,12 +37,12 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"callbacks": RichProgressBar(), "enable_progress_bar": False},
         ValueError,
-        r"`enable_progress_bar` must be true if `callbacks` has a RichProgressBar, but got False",
+        "`enable_progress_bar=False` cannot be combined with the RichProgressBar in `callbacks`",
     ),
     (
         {"callbacks": [ModelCheckpoint()], "enable_checkpointing": False},
         ValueError,
-        r"`enable_checkpointing` must be true if `callbacks` has a ModelCheckpoint, but got False",
+        "`enable_checkpointing=False` cannot be combined with the ModelCheckpoint in `callbacks`",
     ),
     ({"max_epochs": -2}, ValueError, r"`max_epochs` must be at least -1, but got -2"),
     ({"max_epochs": 1.5}, TypeError, r"`max_epochs` must be an int or None, but got 1.5"),
@@ -173,13 +173,13 @@ def test_switches_of_torch_hold_while_a_verb_runs_and_are_put_back(tmp_path: Pat
 )
 def test_barebones_refuses_what_contradicts_it(argument: dict[str, Any]) -> None:
     (name,) = argument
-    with pytest.raises(ValueError, match=f"`{name}` must be left out with barebones=True, but got"):
+    with pytest.raises(ValueError, match=rf"`{name}=.*` cannot be combined with barebones=True"):
         Trainer(barebones=True, **argument)
 
 
 @pytest.mark.parametrize("callback", [ModelCheckpoint(), RichProgressBar(), EarlyStopping("loss")])
 def test_barebones_refuses_callbacks_that_need_files_or_logged_values(callback: Callback) -> None:
-    rule = f"`callbacks` must be without {type(callback).__name__}, which needs logged values or files, with barebones"
+    rule = rf"`callbacks=\[{type(callback).__name__}\(\)\]` cannot be combined with barebones=True"
     with pytest.raises(ValueError, match=rule):
         Trainer(barebones=True, callbacks=[callback])
 

@@ -40,7 +40,9 @@ def test_a_callback_of_ones_own_that_saves_takes_the_place_of_the_stock_one(tmp_
     trainer.fit(Regression(), loader())
     assert files_below(tmp_path) == ["newest.ckpt"]
     trainer.validate(Scripted(1.0), loader(), ckpt_path="best")
-    with pytest.raises(ValueError, match="`enable_checkpointing` must be true if `callbacks` has a Newest"):
+    with pytest.raises(
+        ValueError, match="`enable_checkpointing=False` cannot be combined with the Newest in `callbacks`"
+    ):
         quiet_trainer(tmp_path, callbacks=callback)
 
 

@@ -76,7 +76,7 @@ def test_overfitting_limits_validation_in_fit_and_alone_but_no_other_verb(
 
 
 def test_overfitting_in_place_of_a_limit_of_validation_warns(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="`overfit_batches=2` takes the place of `limit_val_batches=1`"):
+    with pytest.warns(UserWarning, match="`overfit_batches=2` overrides `limit_val_batches=1`"):
         trainer = quiet_trainer(tmp_path, overfit_batches=2, limit_val_batches=1, max_epochs=1)
     assert trainer.limit_val_batches == 2
 

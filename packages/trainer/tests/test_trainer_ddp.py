@@ -179,5 +179,5 @@ def test_after_a_kill_all_start_again_and_end_with_the_weights_of_an_undisturbed
     num_restarts, told = killed[0]["restarts"]
     assert num_restarts == 1
     assert len(told) == 2  # in each fit: the first had ended, the second was in the midst of it
-    assert all("fit goes on from this job's newest checkpoint" in text for text in told)
+    assert all("fit resumes from this job's newest checkpoint" in text for text in told)
     assert killed[1]["restarts"] == (1, [])

@@ -84,7 +84,7 @@ def test_what_a_seed_was_chosen_from_is_told_to_processes_that_are_started(monke
     assert seed_everything("9") == seed_everything(np.int64(9)) == 9  # type: ignore[arg-type]
     assert os.environ["PL_SEED_WORKERS"] == "0"
     monkeypatch.delenv("PL_GLOBAL_SEED")
-    with pytest.warns(UserWarning, match="was given no seed, and took 0"):
+    with pytest.warns(UserWarning, match="got no seed and uses 0"):
         assert seed_everything() == 0
     monkeypatch.setenv("PL_GLOBAL_SEED", "many")
     with pytest.raises(ValueError, match=r"`seed` must be an int .* but got 'many' .* PL_GLOBAL_SEED"):

@@ -167,5 +167,5 @@ def test_a_step_that_fails_leaves_its_trace_and_no_profiler_behind(tmp_path: Pat
 def test_a_trainer_without_anything_takes_no_profiler() -> None:
     from camshaft.trainer import Trainer
 
-    with pytest.raises(ValueError, match="`profiler` must be left out with barebones=True"):
+    with pytest.raises(ValueError, match=r"`profiler=.*` cannot be combined with barebones=True"):
         Trainer(barebones=True, profiler="simple")

@@ -145,18 +145,15 @@ def test_steps_between_two_rows_of_loggers_can_be_set_between_fits_and_in_hooks(
     assert [step for step, _ in logger.rows] == [0, 2, 5]
 
 
-@pytest.mark.parametrize(
-    ("name", "closest"),
-    [("max_epoch", "max_epochs"), ("limit_val_batch", "limit_val_batches"), ("shold_stop", "should_stop")],
-)
-def test_a_misspelt_setting_is_refused_with_the_closest_name(tmp_path: Path, name: str, closest: str) -> None:
-    with pytest.raises(AttributeError, match=rf"`{name}` must be an attribute of Trainer.*Did you mean `{closest}`\?"):
+@pytest.mark.parametrize("name", ["max_epoch", "limit_val_batch", "shold_stop"])
+def test_a_misspelt_setting_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AttributeError, match=f"'Trainer' object has no attribute '{name}'"):
         setattr(quiet_trainer(tmp_path), name, 1)
 
 
 @pytest.mark.parametrize("name", ["strategy", "fast_dev_run", "barebones"])
 def test_what_only_the_constructor_takes_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(AttributeError, match=f"`{name}` must be set by the constructor"):
+    with pytest.raises(AttributeError, match=f"property '{name}' of 'Trainer' object has no setter"):
         setattr(quiet_trainer(tmp_path), name, True)
 
 
@@ -191,17 +188,6 @@ def test_predictions_are_returned_unless_they_are_refused(tmp_path: Path, wanted
     assert len(trainer.predict(Regression(), loader(2), return_predictions=wanted)) == 2
     assert trainer.predict(Regression(), loader(2), return_predictions=False) is None
     assert len(trainer.predict(Regression(), loader(2))) == 2
-
-
-def test_a_subclass_may_set_what_it_likes_before_the_constructor_which_decides(tmp_path: Path) -> None:
-    class Own(Trainer):
-        def __init__(self, **arguments: Any) -> None:
-            self.devices, self.max_epochs, self.logger, self.callbacks = 1, 7, "none", []
-            super().__init__(**arguments)
-
-    trainer = Own(default_root_dir=tmp_path, max_epochs=3, logger=False)
-    assert (trainer.devices, trainer.max_epochs, trainer.logger) == (1, 3, None)
-    assert trainer.callbacks
 
 
 @pytest.mark.new_feature("loops")

@@ -100,7 +100,7 @@ def test_the_checkpoint_of_a_verb_is_known_and_can_be_chosen_for_all(tmp_path: P
     fresh = Regression()
     trainer.validate(fresh, loader(2))
     assert_same(weights(fresh), weights(trained))
-    with pytest.warns(UserWarning, match="takes the place of `trainer.ckpt_path"):
+    with pytest.warns(UserWarning, match="which overrides `trainer.ckpt_path"):
         trainer.validate(Regression(), loader(2), ckpt_path=str(path))
     trainer.validate(Regression(), loader(2))
     assert trainer.ckpt_path is None

@@ -37,6 +37,7 @@ from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.reading import read_era
 from camshaft.compat.eras.releases import behaviour_in
+from camshaft.compat.gradient_scaler import scaler_of
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.plugins.registries import needs_attaching
@@ -57,6 +58,7 @@ from camshaft.compat.private_parts import (
 )
 from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden
 from camshaft.hooks_core.eras import EARLIER_ERAS
+from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
 from camshaft.trainer import CheckpointFormat
@@ -120,6 +122,7 @@ class Trainer(ArgparseArguments, _Trainer):
     _signal_connector: Any = cached_property(SignalConnector)
 
     tuning: bool = False
+    _is_sealed: bool = False
     _earlier: EarlierSettings
     _is_earlier: bool  # by an argument that was removed
     _untold: list[Any]
@@ -153,6 +156,7 @@ class Trainer(ArgparseArguments, _Trainer):
             import_module("camshaft.compat.callback")  # so that they can call `super()`
         _tell(told, "on_init_start", self)
         super().__init__(**arguments)
+        vars(self)["_is_sealed"] = True
         if isinstance(arguments.get("strategy", ""), str):
             load(_STRATEGIES[type(self.strategy).__name__]).adopt(self.strategy)
         attach_loops(self)
@@ -170,12 +174,19 @@ class Trainer(ArgparseArguments, _Trainer):
         raise AttributeError(message, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; for one of earlier releases, raise `AttributeError` with its counterpart."""
+        """Set an attribute; for one of earlier releases, raise `AttributeError` with its counterpart.
+
+        A subclass may set what it likes before it calls the constructor, whose arguments count.
+        """
+        if not self._is_sealed and _is_property_of_ours(type(self), name):
+            return
         is_own = hasattr(type(self), name) or not type(self).__module__.startswith("camshaft.")
         told = _READ_ONLY.get(name) or (None if is_own else advice().get(f"Trainer.{name}"))
         if self._is_sealed and told is not None:
             message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. {told}"
             raise AttributeError(message, name=name, obj=self)
+        if self._is_sealed:
+            check_attribute(self, name, takes_own=True)
         super().__setattr__(name, value)
 
     # what `camshaft.trainer.Trainer` lets a subclass add
@@ -573,9 +584,25 @@ class Trainer(ArgparseArguments, _Trainer):
         return bool(self._assigned_data) and self._assigned_data[0] is self.current_run
 
     @property
+    def lightning_module(self) -> Any:
+        """Module of the current or last verb, or None."""
+        return self.model
+
+    @property
+    def enable_validation(self) -> bool:
+        """True if fit validates."""
+        has_step = self.model is not None and is_overridden(self.model, "validation_step")
+        return has_step and bool(self._validation_loop.loaders) and self.limit_val_batches != 0
+
+    @property
     def disable_validation(self) -> bool:
         """True if fit does not validate."""
         return not self.enable_validation
+
+    @property
+    def scaler(self) -> Any:
+        """Gradient scaler with the methods of torch's `GradScaler`; None unless precision is mixed."""
+        return scaler_of(self.strategy)
 
     @property
     def lr_schedulers(self) -> list[dict[str, Any]]:
@@ -619,6 +646,11 @@ class Trainer(ArgparseArguments, _Trainer):
         """The directory of the first checkpoint callback, if it was set; else the default directory."""
         callback = self.checkpoint_callback
         return str((callback and callback.dirpath) or self.default_root_dir)
+
+
+def _is_property_of_ours(kind: type, name: str) -> bool:
+    owner = next((one for one in kind.__mro__ if name in vars(one)), None)
+    return owner is not None and owner.__module__.startswith("camshaft.") and isinstance(vars(owner)[name], property)
 
 
 def _hears_of_init(callback: Any) -> bool:

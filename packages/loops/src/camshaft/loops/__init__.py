@@ -1,6 +1,7 @@
 """Loops that train and evaluate a module on any strategy, emitting every hook at its moment."""
 
 from camshaft.loops.data.combined_loader import CombinedLoader
+from camshaft.loops.data.fit_data import LoaderSettings
 from camshaft.loops.data.resumable_loader import StatelessLoaders
 from camshaft.loops.evaluation.loops import EvaluationLoop, PredictLoop, StageHooks, TestLoop, ValidationLoop
 from camshaft.loops.fit.limits import FitLimits
@@ -26,6 +27,7 @@ __all__ = [
     "FitOrder",
     "FitProgress",
     "LRSchedulerConfig",
+    "LoaderSettings",
     "OptimizationFactory",
     "OptimizationSettings",
     "PredictLoop",

@@ -157,7 +157,7 @@ def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> tuple[str
     if verb != "fit":
         action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
         raise ValueError(must_be("ckpt_path", "a path, as there is no readable checkpoint yet", "last", verb, action))
-    _warn_on_rank_zero(trainer, "There is no checkpoint to go on from yet: fit starts without.")
+    _warn_on_rank_zero(trainer, "There is no checkpoint to resume from yet: fit starts from scratch.")
     return None
 
 
@@ -167,11 +167,11 @@ def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -
             break  # it is of an earlier job, like all before it
         if checkpoint.get(FIT_IDX_KEY) == fit_idx and "optimizer_states" in checkpoint:
             _warn_on_rank_zero(
-                trainer, f"The processes were restarted: fit goes on from this job's newest checkpoint, {path!r}."
+                trainer, f"The processes were restarted: fit resumes from this job's newest checkpoint, {path!r}."
             )
             return path, checkpoint
     _warn_on_rank_zero(
-        trainer, "The processes were restarted, and this job has saved no checkpoint yet: fit starts anew."
+        trainer, "The processes were restarted, and this job has saved no checkpoint yet: fit starts from scratch."
     )
     return None
 

@@ -55,8 +55,7 @@ def choose_callbacks(
     for kind, default, enabled, is_default, argument in kinds:
         present = [type(callback).__name__ for callback in chosen if isinstance(callback, getattr(stock, kind))]
         if present and enabled is False and kind != "ModelSummary":
-            rule = f"true if `callbacks` has a {present[0]}"
-            raise ValueError(must_be(argument, rule, enabled, _WHERE, "Leave one of the two out."))
+            raise ValueError(_conflict(f"{argument}=False", f"the {present[0]} in `callbacks`"))
         if not present and (is_default if enabled is None else enabled) is not False:
             chosen.append(getattr(stock, default)())
     check_state_keys(chosen, f"{_WHERE}(callbacks=...)")
@@ -129,14 +128,15 @@ def check_barebones(callbacks: Any, **attached: Any) -> None:
     Raises:
         ValueError: If any asks for something.
     """
-    action = "Leave one of the two out."
-    for name, value in attached.items():
-        if value not in (None, False, 0):
-            raise ValueError(must_be(name, "left out with barebones=True", value, _WHERE, action))
-    for callback in listed(callbacks):
-        if isinstance(callback, (stock.ModelCheckpoint, stock.ProgressBar, stock.ModelSummary, stock.EarlyStopping)):
-            rule = f"without {type(callback).__name__}, which needs logged values or files, with barebones=True"
-            raise ValueError(must_be("callbacks", rule, callback, _WHERE, action))
+    needing = (stock.ModelCheckpoint, stock.ProgressBar, stock.ModelSummary, stock.EarlyStopping)  # files or values
+    refused = [f"{name}={value!r}" for name, value in attached.items() if value not in (None, False, 0)]
+    refused += [f"callbacks=[{type(one).__name__}()]" for one in listed(callbacks) if isinstance(one, needing)]
+    if refused:
+        raise ValueError(_conflict(refused[0], "barebones=True"))
+
+
+def _conflict(argument: str, other: str) -> str:
+    return f"`{argument}` cannot be combined with {other} in {_WHERE}. Leave one of the two out."
 
 
 def choose_log_interval(log_every_n_steps: Any) -> int:
@@ -183,7 +183,7 @@ def _check_callback(callback: Any) -> None:
         return
     for base in type(callback).__mro__:
         if base.__module__.partition(".")[0] in _LIGHTNING and base.__name__ != "Callback":
-            rule = "without stock callbacks of Lightning, which need its own trainer"
+            rule = "without callbacks of Lightning, which need its trainer"
             where = (
                 f"`{base.__name__}` from `camshaft.callbacks`" if base.__name__ in stock.__all__ else "what it needs"
             )
@@ -219,8 +219,8 @@ def choose_evaluation_loops(
     """
     if overfit_batches and limit_val_batches not in (None, overfit_batches):
         warn_user(
-            f"`overfit_batches={overfit_batches}` takes the place of `limit_val_batches={limit_val_batches}`. Leave "
-            "one of them out."
+            f"`overfit_batches={overfit_batches}` overrides `limit_val_batches={limit_val_batches}`. Leave one of the "
+            "two out."
         )
 
     def limit(given: int | float | None) -> int | float:
@@ -349,38 +349,32 @@ def _only_device(accelerator: Any, devices: Any, num_nodes: Any) -> torch.device
 
 
 def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any, precision: Any) -> None:
-    """Raise `ValueError` unless what was asked for beside a strategy object is what that has."""
-    action = "Leave it out, and choose it when you make the strategy."
-    device, num_devices = torch.device(strategy.device), num_devices_of(strategy)
+    """Raise `ValueError` unless the other arguments agree with a strategy object."""
+    device, num_devices, own_precision = torch.device(strategy.device), num_devices_of(strategy), precision_of(strategy)
     kinds = {"auto": (device.type,), "gpu": ("cuda", "mps")}.get(str(accelerator), (accelerator,))
-    if device.type not in kinds:
-        rule = f"'auto' or that of the strategy object ({device.type})"
-        raise ValueError(must_be("accelerator", rule, accelerator, _WHERE, action))
-    is_list_of_its = (
-        isinstance(devices, (list, tuple))
-        and len(devices) == num_devices
-        and devices[strategy.local_rank] == (device.index or 0)
-    )
-    if devices not in ("auto", num_devices, str(num_devices)) and not is_list_of_its:
-        rule = f"'auto' or those of the strategy object ({num_devices})"
-        raise ValueError(must_be("devices", rule, devices, _WHERE, action))
-    if num_nodes not in (1, num_nodes_of(strategy)):
-        rule = f"1 or that of the strategy object ({num_nodes_of(strategy)})"
-        raise ValueError(must_be("num_nodes", rule, num_nodes, _WHERE, action))
-    if precision is None:
-        return
-    own = precision_of(strategy)
-    if choose_precision(precision, device.type).name != own:
-        rule = f"None or that of the strategy object ({'its own' if own is None else own})"
-        raise ValueError(must_be("precision", rule, precision, _WHERE, action))
+    if isinstance(devices, (list, tuple)):
+        has_devices = len(devices) == num_devices and devices[strategy.local_rank] == (device.index or 0)
+    else:
+        has_devices = devices in ("auto", num_devices, str(num_devices))
+    has_precision = precision is None or choose_precision(precision, device.type).name == own_precision
+    for name, value, agrees, default, own in (
+        ("accelerator", accelerator, device.type in kinds, "auto", device.type),
+        ("devices", devices, has_devices, "auto", num_devices),
+        ("num_nodes", num_nodes, num_nodes in (1, num_nodes_of(strategy)), 1, num_nodes_of(strategy)),
+        ("precision", precision, has_precision, None, own_precision or "its own"),
+    ):
+        if not agrees:
+            rule = f"{default!r} or that of the strategy object ({own})"
+            raise ValueError(
+                must_be(name, rule, value, _WHERE, "Leave it out, and choose it when you make the strategy.")
+            )
 
 
 def _check_syncs(strategy: Any, sync_batchnorm: bool) -> None:
     """Raise `ValueError` if batch normalisation is to be synchronised where only the strategy itself may say so."""
     if sync_batchnorm and not isinstance(strategy, SingleDeviceStrategy):
-        rule = f"left out with strategy={strategy!r}"
         action = "Pass strategy=DDPStrategy(sync_batchnorm=True)."
-        raise ValueError(must_be("sync_batchnorm", rule, sync_batchnorm, _WHERE, action))
+        raise ValueError(f"`sync_batchnorm=True` cannot be combined with strategy={strategy!r} in {_WHERE}. {action}")
 
 
 def check_fast_dev_run(fast_dev_run: bool | int) -> bool | int:

@@ -1,13 +1,34 @@
-"""Attributes that are kept in a part of their owner, and methods of classes alone."""
+"""Attributes that are kept in a part of their owner, methods of classes alone, and documentation that is shared."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops import FitLimits
 
 _ABSENT: Any = object()
+_Class = TypeVar("_Class", bound=type)
+
+
+def with_arguments_of(*kinds: type) -> Callable[[_Class], _Class]:
+    """Return a decorator that adds the "Args" of other classes to those in the docstring of a class."""
+
+    def sections(kind: type) -> tuple[str, str, str]:
+        before, title, rest = inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")
+        arguments, _, after = rest.partition("\n\n")
+        return before + title, arguments, after
+
+    def decorate(cls: _Class) -> _Class:
+        before, own, after = sections(cls)
+        arguments = "\n".join([own, *(sections(kind)[1] for kind in kinds)])
+        cls.__doc__ = f"{before}{arguments}\n\n{after}"
+        return cls
+
+    return decorate
 
 
 def forwarded(path: str, doc: str, *, settable: bool = False, default: Any = _ABSENT) -> Any:
@@ -18,7 +39,7 @@ def forwarded(path: str, doc: str, *, settable: bool = False, default: Any = _AB
     Args:
         path: Attribute of the owner, with dots. Properties and checks of the part apply.
         doc: Documentation of the property.
-        settable: If true, assignment sets the attribute of the part.
+        settable: If true, assignment sets the attribute of the part; `FitLimits` are replaced by a changed copy.
         default: Value where the first attribute of the path is None; without it, reading raises `AttributeError` then.
     """
     first, _, rest = path.partition(".")
@@ -30,7 +51,11 @@ def forwarded(path: str, doc: str, *, settable: bool = False, default: Any = _AB
         return default if part is None else rest_of(part)
 
     def set_(owner: Any, value: Any) -> None:
-        setattr(last_part_of(owner), name, value)
+        part = last_part_of(owner)
+        if isinstance(part, FitLimits):
+            owner.fit_loop.limits = part.with_number(name, value)
+        else:
+            setattr(part, name, value)
 
     return property(attrgetter(path) if default is _ABSENT else get, set_ if settable else None, doc=doc)
 

@@ -240,13 +240,13 @@ def _unsaved(owner: Any, hparams: Mapping[str, Any]) -> dict[str, str]:
 
     reasons = {name: why_unpicklable(value) for name, value in doubtful.items()}
     unsaved = {name: reason for name, reason in reasons.items() if reason is not None}
-    warned: set[str] = vars(owner).setdefault("_hparams_told", set())
+    warned: set[str] = vars(owner).setdefault("_hparams_warned", set())
     new = unsaved.keys() - warned
     if new:
         warned |= new
         listed = ", ".join(f"{name} ({reason})" for name, reason in unsaved.items() if name in new)
         warn_user(
-            f"Checkpoints of {type(owner).__qualname__} go without these hyperparameters, which cannot be pickled: "
+            f"These hyperparameters of {type(owner).__qualname__} cannot be pickled, so checkpoints do not hold them: "
             f"{listed}. Pass them to `load_from_checkpoint`."
         )
     return unsaved
@@ -346,17 +346,17 @@ def arguments_to_import(cls: type, configuration: Mapping[str, Any]) -> list[str
     for name, one in parameters_of(cls).items():
         kind = "" if one.annotation is one.empty else inspect.formatannotation(one.annotation)
         takes_text = not kind or re.search(r"\b(str|Literal|Any)\b", kind) is not None
-        if name in configuration and not _is_told(configuration[name], takes_text):
+        if name in configuration and not _is_value(configuration[name], takes_text):
             found.append(name)
     return found
 
 
-def _is_told(value: Any, takes_text: bool) -> bool:
+def _is_value(value: Any, takes_text: bool) -> bool:
     """Return whether a value of a configuration is the argument itself."""
     if isinstance(value, Mapping):
-        return "class_path" not in value and all(_is_told(item, takes_text) for item in value.values())
+        return "class_path" not in value and all(_is_value(item, takes_text) for item in value.values())
     if isinstance(value, (list, tuple)):
-        return all(_is_told(item, takes_text) for item in value)
+        return all(_is_value(item, takes_text) for item in value)
     return takes_text or not isinstance(value, str)
 
 

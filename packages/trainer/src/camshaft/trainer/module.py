@@ -446,8 +446,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         to_onnx(self, file_path, input_sample, kwargs)
 
     def _missing(self, method: str, parameters: str) -> str:
-        rule = "defined to be called"
-        return must_be(method, rule, None, type(self).__qualname__, f"Define `{method}{parameters}`.")
+        return f"`{method}` is not implemented in {type(self).__qualname__}. Define `{method}{parameters}`."
 
 
 # TorchScript would compile or read them
@@ -510,10 +509,10 @@ def _backward_with(
         TypeError: If any are left for an override.
     """
     if override is not None:
-        where = f"{type(module).__qualname__}.manual_backward"
-        action = "Call `loss.backward` with them in `backward` itself."
-        rule = "left out where `backward` is overridden"
-        raise TypeError(must_be("arguments of `loss.backward`", rule, kwargs or args, where, action))
+        raise TypeError(
+            f"`manual_backward` of {type(module).__qualname__}, which overrides `backward`, cannot pass "
+            f"{kwargs or args} to `loss.backward`. Call that with them in `backward` itself."
+        )
 
     def backward(loss: Tensor) -> None:
         loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]

@@ -107,9 +107,10 @@ def running(trainer: Trainer, call: VerbCall) -> Iterator[Run]:
     """
     state = trainer.verb_state
     if state.is_running:
-        rule = "called when no verb of the trainer is running"
-        action = "Use another trainer inside of hooks."
-        raise RuntimeError(must_be(call.verb, rule, state.run and state.run.verb, "Trainer", action))
+        of_run = state.run and state.run.verb
+        raise RuntimeError(
+            f"`{call.verb}` cannot be called while `{of_run}` runs. Use another trainer inside of hooks."
+        )
     module = choose_module(call.verb, call.model, trainer.model)
     borrowed = Borrowed(module, trainer)
     try:
@@ -191,8 +192,8 @@ def choose_ckpt_path(state: VerbState, call: VerbCall) -> str | os.PathLike[str]
     if call.ckpt_path is None or state.chosen_ckpt_path is None:
         return state.chosen_ckpt_path if call.ckpt_path is None else call.ckpt_path
     warn_user(
-        f"`{call.verb}` got ckpt_path={os.fspath(call.ckpt_path)!r}, which takes the place of "
-        f"`trainer.ckpt_path = {os.fspath(state.chosen_ckpt_path)!r}` from now on. Pass one of them only."
+        f"`{call.verb}` got ckpt_path={os.fspath(call.ckpt_path)!r}, which overrides `trainer.ckpt_path = "
+        f"{os.fspath(state.chosen_ckpt_path)!r}` from now on. Pass one of them only."
     )
     state.chosen_ckpt_path = None
     return call.ckpt_path
@@ -241,7 +242,7 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
             source = "this trainer" if checkpoint is None else "the checkpoint"
             warn_user(
                 f"fit has nothing to do: {source} has reached {argument}={limit} already. Raise the limit, or make a "
-                "new trainer to start anew."
+                "new trainer to start from scratch."
             )
             return
 

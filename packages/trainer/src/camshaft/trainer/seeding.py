@@ -59,7 +59,7 @@ def _checked(seed: Any) -> int:
     if seed is None:
         seed, where = os.environ.get(GLOBAL_SEED_VARIABLE), f"{GLOBAL_SEED_VARIABLE} for seed_everything"
         if seed is None:
-            warn_user("seed_everything was given no seed, and took 0. Pass one.")
+            warn_user("seed_everything got no seed and uses 0. Pass one.")
             seed = 0
     error = ValueError(must_be("seed", "an int from 0 to 2**32 - 1", seed, where, "Pass another."))
     try:

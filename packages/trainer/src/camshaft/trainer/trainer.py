@@ -6,15 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.arguments import usable_path
-from camshaft.hooks_core import Hooks, is_overridden
-from camshaft.hooks_core.known_attributes import check_attribute
+from camshaft.hooks_core import Hooks
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.remote_files import absolute, join
 from camshaft.hooks_core.spec import ZeroGrad
@@ -22,6 +20,8 @@ from camshaft.loops import (
     EvaluationLoop,
     FitLimits,
     FitLoop,
+    LoaderSettings,
+    OptimizationSettings,
     PredictLoop,
     Run,
     SaveRequest,
@@ -50,7 +50,7 @@ from camshaft.trainer.configuration import (
     switches,
     with_profiler,
 )
-from camshaft.trainer.forwarding import forwarded
+from camshaft.trainer.forwarding import forwarded, with_arguments_of
 from camshaft.trainer.hyperparameters import DATA_PREFIX, hyperparameters_for_checkpoints
 from camshaft.trainer.loggers import SilentLogger, begin_verb, choose_loggers, log_hyperparameters
 from camshaft.trainer.results import fit_summary, print_results
@@ -60,33 +60,8 @@ from camshaft.trainer.states import RunningStage, TrainerFn, TrainerState, Train
 if TYPE_CHECKING:
     from camshaft.callbacks import Checkpoint, EarlyStopping, ProgressBar
 
-_SET_BY_CONSTRUCTOR = frozenset({"strategy", "fast_dev_run", "barebones"})
 
-
-def _fit_limit(name: str, doc: str) -> Any:
-    """Return a property for a number in `fit_loop.limits`, which are replaced when it is set."""
-
-    def set_(trainer: Trainer, value: Any) -> None:
-        trainer.fit_loop.limits = trainer.fit_loop.limits.with_number(name, value)
-
-    return property(attrgetter(f"fit_loop.limits.{name}"), set_, doc=doc)
-
-
-def _in_stage(stage: RunningStage, doc: str) -> Any:
-    """Return a property that is true while a stage runs."""
-    return property(lambda trainer: trainer._stage is stage, doc=doc)
-
-
-def _of_strategy(read: Callable[[Any], Any], doc: str) -> Any:
-    """Return a property for what a function reads of the strategy."""
-    return property(lambda trainer: read(trainer.strategy), doc=doc)
-
-
-def _is_property_of_ours(kind: type, name: str) -> bool:
-    owner = next((one for one in kind.__mro__ if name in vars(one)), None)
-    return owner is not None and owner.__module__.startswith("camshaft.") and isinstance(vars(owner)[name], property)
-
-
+@with_arguments_of(FitLimits, OptimizationSettings, LoaderSettings)
 class Trainer:
     """Trains, validates, tests and predicts with a module.
 
@@ -97,86 +72,52 @@ class Trainer:
     `loop_classes` and `saves_each_row`.
 
     Args:
-        accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
-        strategy: A strategy object; or "single_device", "ddp", "ddp_find_unused_parameters_true", "sharded" or "fsdp"
-            (the same), with its defaults; or "auto": one device, or DDP where there are more or where several
+        accelerator: Kind of device: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
+        strategy: Strategy, by name or as object: "single_device", "ddp", "ddp_find_unused_parameters_true", "sharded"
+            or "fsdp" (the same), with its defaults; or "auto": one device, or DDP where there are more or where several
             processes were started.
-        devices: Number of processes per machine, each with a device; or a list of the devices' indexes; -1 for all.
-            "auto" is as many as were started; without a launcher, all GPUs or one CPU. More than were started
-            are started by the first verb, which runs the script once for each and then leaves it.
+        devices: Devices per machine; each has a process. Or a list of their indexes; -1 for all. "auto" is as many as
+            processes were started; without a launcher, all GPUs or one CPU. More than were started are started by the
+            first verb, which runs the script once for each and then leaves it.
         num_nodes: Number of machines; each needs torchrun, or SLURM, to start processes.
-        precision: "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true" or "64-true"; None means 32-true, or
-            that of the strategy object.
-        use_distributed_sampler: If true, several processes share the samples of every `DataLoader`; if false each
-            takes its loaders as they are.
-        sync_batchnorm: If true, batch normalisation is over the batches of all processes.
-        agree_every_n_batches: Batches after which several processes agree on stopping; None agrees a few times per
-            second.
-        logger: A logger, a list of them, None or True for a CSV logger, False for none. With several
-            processes those of rank 0 write; other ranks have loggers that ignore every call.
-        callbacks: A callback or a list of them, in the order in which they run.
-        max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` sets one.
-        min_epochs: Epochs that `should_stop` cannot cut short.
-        max_steps: Optimizer updates to train in all; -1 for no limit.
-        min_steps: Updates that `should_stop` cannot cut short.
-        max_time: Time to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, or a dictionary of its
-            arguments. When it is over training stops after the batch.
-        fast_dev_run: Trial run: True takes one batch of every loader, an int so many, in one epoch without a
-            sanity check. Loggers write nothing, callbacks neither stop nor save. Replaces all limits.
-        limit_train_batches: Part of an epoch to take: an int is a number of batches, a float a share.
-        limit_val_batches: Likewise of each validation loader; 0 trains without validation.
-        limit_test_batches: Likewise of each test loader.
-        limit_predict_batches: Likewise of each prediction loader.
-        overfit_batches: If not 0, part of a training epoch to take instead of `limit_train_batches`: the same
-            batches in every epoch, without shuffling; validation takes as much instead of `limit_val_batches`, without
-            shuffling within fit.
-        val_check_interval: Interval between validations: a float is a share of an epoch, an int a number of batches;
-            a duration, in a form of `max_time`, is the time from the end of a validation to the next, across epochs.
-        check_val_every_n_epoch: Epochs from one with validation to the next; None counts
-            `val_check_interval` across epochs.
-        num_sanity_val_steps: Validation batches to try before training (None means 2); -1 tries all.
-        reload_dataloaders_every_n_epochs: Epochs after which module or data module are asked for the loaders again,
-            for those of validation when they are used; 0 asks once.
-        log_every_n_steps: Updates between two entries of step values in the loggers (None means 50).
-        enable_checkpointing: If true or None, a `ModelCheckpoint` is added unless one was passed.
-        enable_progress_bar: If true or None, a `RichProgressBar` is added unless one was passed. With a progress bar,
-            fit ends with a summary of a few lines.
-        enable_model_summary: If true, a `ModelSummary` is added unless one was passed; None adds it where there is a
-            progress bar. One that was passed is printed in any case.
-        accumulate_grad_batches: Batches whose gradients make one update.
-        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
-        gradient_clip_algorithm: "norm" (None means the same) or "value".
-        zero_grad: Moment when gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step". None means the first.
-        truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time; None
-            takes the module's attribute of that name, if it has one, and else leaves batches whole.
-        stateless_loaders: Resume inside an epoch with a training loader that has no state, or one that does not restore
-            it exactly: "refuse" it, or "fast_forward": read the batches that were used and drop them.
-        deterministic: If true, operations without a deterministic algorithm raise; "warn" lets them warn; see
-            `camshaft.trainer.TorchSwitches`, as for the next two. None leaves it as the process has it.
-        benchmark: If true, cuDNN searches for the fastest algorithm; None leaves it as the process has it.
-        detect_anomaly: If true, backward names the operation whose gradient is NaN; slow.
-        profiler: "simple" times hooks, "advanced" runs them under cProfile, "pytorch" under torch's profiler; see
-            `SimpleProfiler`, `AdvancedProfiler` and `PyTorchProfiler`. Or an object of such a class, or a callback that
-            measures, such as `HookTimeline`.
-        inference_mode: If true, evaluation runs under `torch.inference_mode`, else under `torch.no_grad`, as always
-            inside fit.
-        report: A folder for curves of everything that is logged, as PNG files, drawn when a verb ends; see
+        precision: Number format: "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true" or "64-true"; None means
+            32-true, or that of the strategy object.
+        sync_batchnorm: Synchronize batch norm; statistics are of the batches of all processes.
+        fast_dev_run: Trial run of one or n batches; True takes one batch of every loader, an int so many, in one epoch
+            without a sanity check. Loggers write nothing, callbacks neither stop nor save. Replaces all limits.
+        limit_val_batches: Validation batches: an int is a number per loader, a float a share; 0 trains without
+            validation.
+        limit_test_batches: Test batches: as `limit_val_batches`.
+        limit_predict_batches: Prediction batches: as `limit_val_batches`.
+        inference_mode: Use `torch.inference_mode`; if false, evaluation runs under `torch.no_grad`, as always inside
+            fit.
+        logger: Loggers: one, a list of them, None or True for a CSV logger, False for none. With several processes
+            those of rank 0 write; other ranks have loggers that ignore every call.
+        callbacks: Callbacks: one or a list of them, in the order in which they run.
+        log_every_n_steps: Updates between logged steps; 0 logs the values of epochs only. None means 50.
+        enable_checkpointing: Save checkpoints; if true or None, a `ModelCheckpoint` is added unless one was passed.
+        enable_progress_bar: Show a progress bar; if true or None, a `RichProgressBar` is added unless one was passed.
+            With a progress bar, fit ends with a summary of a few lines.
+        enable_model_summary: Show a model summary; if true, a `ModelSummary` is added unless one was passed; None adds
+            it where there is a progress bar. One that was passed is printed in any case.
+        report: Folder for curves; all logged values are drawn there as PNG files when a verb ends, see
             `camshaft.callbacks.CurveReport`. None draws nothing.
-        enable_autolog_hparams: If true, loggers get the hyperparameters of module and data module when a verb begins.
-        default_root_dir: Directory of files by default, "~" being the home directory, or its URL ("s3://bucket/run");
-            None means the working directory.
-        barebones: If true, nothing is attached: no logger, checkpoint, progress bar, sanity check or metric
-            log. Values that a module logs are then in its `logged_metrics` only.
-        strict_hooks: If true, a method that looks like a hook and is none, or a hook of the wrong arity, is an error;
-            if false it is a warning and left out.
+        enable_autolog_hparams: Log hyperparameters; loggers get those of module and data module when a verb begins.
+        default_root_dir: Default folder or URL ("s3://bucket/run") of files; "~" is the home directory, None the
+            working directory.
+        deterministic: Deterministic algorithms; if true, operations without one raise; "warn" lets them warn; see
+            `camshaft.trainer.TorchSwitches`, as for the next two. None leaves it as the process has it.
+        benchmark: Let cuDNN search algorithms; it takes the fastest. None leaves it as the process has it.
+        detect_anomaly: Find the cause of NaN; backward names the operation whose gradient is NaN; slow.
+        profiler: Profiler: "simple" times hooks, "advanced" runs them under cProfile, "pytorch" under torch's profiler;
+            or an object such as `PyTorchProfiler`, or a callback that measures, such as `HookTimeline`.
+        barebones: Attach nothing; no logger, checkpoint, progress bar, sanity check or metric log. Values that a module
+            logs are then in its `logged_metrics` only.
+        strict_hooks: Refuse faulty hooks; a method that looks like a hook and is none, or a hook of the wrong arity, is
+            an error; if false it is a warning and left out.
 
     Attributes:
-        strategy, callbacks, barebones, strict_hooks: As passed, or chosen from the arguments.
-        fast_dev_run: Number of batches of a trial run, or True for one; False without.
         fit_loop, validate_loop, test_loop, predict_loop: Loops of the verbs.
-        profiler: The callback of the argument `profiler`; None without.
-        enable_autolog_hparams: As passed.
         metric_log: The metric log; None with `barebones`.
         verb_state: State of the verb that runs, or ran last.
 
@@ -202,9 +143,17 @@ class Trainer:
     saves_each_row: ClassVar[bool] = False
     """Whether loggers are told to save after each row of metrics, rather than at the ends of epochs."""
 
-    callbacks: list[Any]
-    strategy: Any
-    _is_sealed: bool = False
+    __slots__ = (
+        *("__weakref__", "_barebones", "_callbacks", "_default_root_dir", "_fast_dev_run", "_log_every_n_steps"),
+        *("_loggers", "_profiler", "_strategy", "enable_autolog_hparams", "fit_loop", "metric_log", "predict_loop"),
+        *("strict_hooks", "test_loop", "validate_loop", "verb_state"),
+    )
+
+    strategy: Any = forwarded("_strategy", "The strategy, as passed or chosen from the arguments.")
+    fast_dev_run: bool | int = forwarded(
+        "_fast_dev_run", "Number of batches of a trial run, or True for one; False without."
+    )
+    barebones: bool = forwarded("_barebones", "True if nothing is attached.")
 
     def __init__(
         self,
@@ -217,8 +166,6 @@ class Trainer:
         use_distributed_sampler: bool = True,
         sync_batchnorm: bool = False,
         agree_every_n_batches: int | None = None,
-        logger: Any = None,
-        callbacks: Any = None,
         max_epochs: int | None = None,
         min_epochs: int | None = None,
         max_steps: int = -1,
@@ -233,25 +180,27 @@ class Trainer:
         val_check_interval: int | float | str | timedelta | Mapping[str, float] | None = None,
         check_val_every_n_epoch: int | None = 1,
         num_sanity_val_steps: int | None = None,
-        reload_dataloaders_every_n_epochs: int = 0,
-        log_every_n_steps: int | None = None,
-        enable_checkpointing: bool | None = None,
-        enable_progress_bar: bool | None = None,
-        enable_model_summary: bool | None = None,
+        inference_mode: bool = True,
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
         zero_grad: ZeroGrad | None = None,
         truncated_bptt_steps: int | None = None,
+        reload_dataloaders_every_n_epochs: int = 0,
         stateless_loaders: StatelessLoaders = "refuse",
+        logger: Any = None,
+        callbacks: Any = None,
+        log_every_n_steps: int | None = None,
+        enable_checkpointing: bool | None = None,
+        enable_progress_bar: bool | None = None,
+        enable_model_summary: bool | None = None,
+        report: str | os.PathLike[str] | None = None,
+        enable_autolog_hparams: bool = True,
+        default_root_dir: str | os.PathLike[str] | None = None,
         deterministic: bool | str | None = None,
         benchmark: bool | None = None,
         detect_anomaly: bool = False,
         profiler: Any = None,
-        inference_mode: bool = True,
-        report: str | os.PathLike[str] | None = None,
-        enable_autolog_hparams: bool = True,
-        default_root_dir: str | os.PathLike[str] | None = None,
         barebones: bool = False,
         strict_hooks: bool = True,
     ) -> None:
@@ -271,10 +220,10 @@ class Trainer:
             )
             logger = enable_checkpointing = enable_progress_bar = enable_model_summary = False
             num_sanity_val_steps = log_every_n_steps = 0
-        self.barebones, self.strict_hooks = barebones, strict_hooks
+        self._barebones, self.strict_hooks = barebones, strict_hooks
         self.verb_state = VerbState()
         self._default_root_dir = absolute(usable_path("default_root_dir", default_root_dir or os.curdir, "Trainer"))
-        self.strategy = choose_strategy(
+        self._strategy = choose_strategy(
             strategy,
             accelerator=accelerator,
             devices=devices,
@@ -282,11 +231,11 @@ class Trainer:
             precision=precision,
             sync_batchnorm=bool(sync_batchnorm),
         )
-        self.fast_dev_run = check_fast_dev_run(fast_dev_run)
+        self._fast_dev_run = check_fast_dev_run(fast_dev_run)
         self.enable_autolog_hparams = enable_autolog_hparams
         self._profiler = choose_profiler(profiler)
         self._loggers = self._writing(choose_loggers(logger, self.make_default_logger, report))
-        self.callbacks = choose_callbacks(
+        self._callbacks = choose_callbacks(
             [
                 *with_profiler(listed(callbacks), self._profiler, self.strategy),
                 *switches(deterministic, benchmark, detect_anomaly),
@@ -301,12 +250,13 @@ class Trainer:
             max_steps=max_steps,
             min_steps=min_steps,
             max_time=max_time,
-            limit_train_batches=1.0 if limit_train_batches is None else limit_train_batches,
+            limit_train_batches=limit_train_batches,
             overfit_batches=overfit_batches,
-            val_check_interval=1.0 if val_check_interval is None else val_check_interval,
+            val_check_interval=val_check_interval,
             check_val_every_n_epoch=check_val_every_n_epoch,
-            num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
+            num_sanity_val_steps=num_sanity_val_steps,
             reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
+            agree_every_n_batches=agree_every_n_batches,
         )
         if self.fast_dev_run:
             limits = limits_of_trial(limits, int(self.fast_dev_run))
@@ -320,18 +270,15 @@ class Trainer:
             inference_mode=inference_mode,
             use_distributed_sampler=use_distributed_sampler,
         )
-        self.fit_loop = self.loop_classes[0](
-            limits,
-            validation,
+        settings = OptimizationSettings(
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,
             gradient_clip_algorithm=gradient_clip_algorithm,
             zero_grad=zero_grad,
             truncated_bptt_steps=truncated_bptt_steps,
-            stateless_loaders=stateless_loaders,
-            use_distributed_sampler=use_distributed_sampler,
-            agree_every_n_batches=agree_every_n_batches,
         )
+        of_loaders = LoaderSettings(stateless_loaders, use_distributed_sampler)
+        self.fit_loop = self.loop_classes[0](limits, settings, of_loaders, validation)
         self._log_every_n_steps = choose_log_interval(log_every_n_steps)
         self.metric_log: MetricLog | None = None
         if not barebones:
@@ -344,32 +291,6 @@ class Trainer:
             )
             if self.world_size > 1:
                 self.callbacks.insert(0, EpochEndReduction(self.metric_log))
-        self._is_sealed = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; a name that resembles a setting's is refused, with the setting's name.
-
-        Other names are free to use, and all are in a subclass.
-
-        Raises:
-            AttributeError: If it is misspelt, or set by the constructor only.
-            RuntimeError: If `callbacks` are replaced while a verb runs, once its `setup` is over.
-        """
-        if not self._is_sealed and _is_property_of_ours(type(self), name):
-            return  # of a subclass before it calls the constructor, whose argument counts
-        if self._is_sealed:
-            if name in _SET_BY_CONSTRUCTOR:
-                rule = "set by the constructor, which other parts have taken it from"
-                action = "Make another trainer."
-                raise AttributeError(must_be(name, rule, value, type(self).__qualname__, action), name=name, obj=self)
-            if name == "callbacks" and self.is_running:
-                if getattr(self.current_run, "takes_callbacks", False):
-                    self.callbacks[:] = value  # the list that the run has as well
-                    return
-                action = "Set them before, or let `configure_callbacks` of the module return them."
-                raise RuntimeError(must_be(name, "set while no verb runs", value, type(self).__qualname__, action))
-            check_attribute(self, name, takes_own=True)
-        object.__setattr__(self, name, value)
 
     # seams for subclasses
 
@@ -596,10 +517,7 @@ class Trainer:
         """
         run = self.current_run
         if run is None or not self.is_running or run.verb != "fit":
-            warn_user(
-                f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop. Call it "
-                "during fit."
-            )
+            warn_user(f"`preempt` has no effect, as no fit runs: {os.fspath(path)!r} is not saved. Call it during fit.")
             return
         run.preempt(usable_path("path", path, "preempt"))
 
@@ -692,16 +610,20 @@ class Trainer:
 
     # limits of fit; set them to train on in the next fit
 
-    max_epochs: int | None = forwarded("fit_loop.max_epochs", "Epochs to train in all; -1 if unlimited.", settable=True)
-    min_epochs: int | None = forwarded("fit_loop.min_epochs", "Epochs before `should_stop` counts.", settable=True)
-    max_steps: int = forwarded("fit_loop.max_steps", "Maximum number of updates; -1 if unlimited.", settable=True)
-    min_steps: int | None = forwarded("fit_loop.min_steps", "Updates before `should_stop` counts.", settable=True)
+    max_epochs: int | None = forwarded("fit_loop.max_epochs", "Maximum epochs; -1 if unlimited.", settable=True)
+    min_epochs: int | None = forwarded("fit_loop.limits.min_epochs", "Minimum epochs.", settable=True)
+    max_steps: int = forwarded("fit_loop.limits.max_steps", "Maximum updates; -1 if unlimited.", settable=True)
+    min_steps: int | None = forwarded("fit_loop.limits.min_steps", "Minimum updates.", settable=True)
 
     # changes during a fit count at once
 
-    check_val_every_n_epoch: int | None = _fit_limit("check_val_every_n_epoch", "Epochs between validations.")
-    reload_dataloaders_every_n_epochs: int = _fit_limit(
-        "reload_dataloaders_every_n_epochs", "Epochs after which loaders are asked for again; 0 asks once."
+    check_val_every_n_epoch: int | None = forwarded(
+        "fit_loop.limits.check_val_every_n_epoch", "Epochs between validations.", settable=True
+    )
+    reload_dataloaders_every_n_epochs: int = forwarded(
+        "fit_loop.limits.reload_dataloaders_every_n_epochs",
+        "Epochs between requests for loaders; 0 requests them once.",
+        settable=True,
     )
 
     @property
@@ -717,8 +639,12 @@ class Trainer:
 
     # changes during a fit count from the next time that loaders are asked for
 
-    overfit_batches: int | float = _fit_limit("overfit_batches", "Part of an epoch that is repeated; 0 if none is.")
-    val_check_interval: Any = _fit_limit("val_check_interval", "Interval of validations within an epoch.")
+    overfit_batches: int | float = forwarded(
+        "fit_loop.limits.overfit_batches", "Part of an epoch that is repeated; 0 if none is.", settable=True
+    )
+    val_check_interval: Any = forwarded(
+        "fit_loop.limits.val_check_interval", "Interval of validations within an epoch.", settable=True
+    )
     limit_test_batches: int | float = forwarded(
         "test_loop.limit_batches", "Part of each test loader to take, as `limit_train_batches`.", settable=True
     )
@@ -806,9 +732,10 @@ class Trainer:
         """
         loop = self.fit_loop
         if loop.loader is None:
-            rule = "read from configure_optimizers on, when the training loader is known"
-            action = "Move the code that needs it there."
-            raise RuntimeError(must_be("estimated_stepping_batches", rule, None, "Trainer", action))
+            raise RuntimeError(
+                "`estimated_stepping_batches` is not known before `configure_optimizers`, when the training loader is. "
+                "Move the code that needs it there."
+            )
         limits, num_batches = loop.limits, loop.num_batches
         splits_batches = loop.settings.truncated_bptt_steps or getattr(self.model, "truncated_bptt_steps", None)
         if num_batches == float("inf") or splits_batches:
@@ -816,13 +743,6 @@ class Trainer:
         per_epoch = -(-num_batches // loop.accumulate_grad_batches)
         in_epochs = limits.epoch_limit * per_epoch if per_epoch else 0
         return min(in_epochs, limits.step_limit)
-
-    @property
-    def scaler(self) -> Any:
-        """Gradient scaler with the methods of torch's `GradScaler`; None unless precision is mixed."""
-        from camshaft.trainer.gradient_scaler import scaler_of  # rarely needed
-
-        return scaler_of(self.strategy)
 
     # data
 
@@ -869,7 +789,6 @@ class Trainer:
     is_running: bool = forwarded("verb_state.is_running", "True while a verb runs.")
     is_replaying: bool = forwarded("verb_state.is_replaying", "True while a fit is made again, which writes nothing.")
     model: Any = forwarded("current_run.module", "Module of the current or last verb, or None.", default=None)
-    lightning_module: Any = forwarded("current_run.module", "The `model`, as Lightning names it.", default=None)
     datamodule: Any = forwarded("current_run.data", "Data module of the current or last verb, or None.", default=None)
     _verb: str | None = forwarded("current_run.verb", "Current or last verb.", default=None)
 
@@ -897,10 +816,26 @@ class Trainer:
 
     # Set-up and end of a verb count to its stage, as do the hooks of fit between batches and validations.
 
-    training: bool = _in_stage(RunningStage.TRAINING, doc="True in fit, but for sanity check and validation.")
-    validating: bool = _in_stage(RunningStage.VALIDATING, doc="True in validation, within fit or by itself.")
-    testing: bool = _in_stage(RunningStage.TESTING, doc="True in a test.")
-    predicting: bool = _in_stage(RunningStage.PREDICTING, doc="True in prediction.")
+    @property
+    def training(self) -> bool:
+        """True in fit, but for sanity check and validation."""
+        return self._stage is RunningStage.TRAINING
+
+    @property
+    def validating(self) -> bool:
+        """True in validation, within fit or by itself."""
+        return self._stage is RunningStage.VALIDATING
+
+    @property
+    def testing(self) -> bool:
+        """True in a test."""
+        return self._stage is RunningStage.TESTING
+
+    @property
+    def predicting(self) -> bool:
+        """True in prediction."""
+        return self._stage is RunningStage.PREDICTING
+
     sanity_checking: bool = forwarded("fit_loop.sanity_checking", "True while the sanity check runs.")
 
     @property
@@ -916,12 +851,6 @@ class Trainer:
         if self.sanity_checking:
             return RunningStage.SANITY_CHECKING
         return RunningStage(run.stage or ("train" if run.verb == "fit" else run.verb))
-
-    @property
-    def enable_validation(self) -> bool:
-        """True if fit validates."""
-        has_step = self.model is not None and is_overridden(self.model, "validation_step")
-        return has_step and bool(self._validation_loop.loaders) and self.limit_val_batches != 0
 
     @property
     def hooks(self) -> Hooks:
@@ -944,14 +873,25 @@ class Trainer:
     global_rank: int = forwarded("strategy.global_rank", "Index of this process among all.")
     local_rank: int = forwarded("strategy.local_rank", "Index of this process on its machine.")
 
-    num_nodes: int = _of_strategy(num_nodes_of, "Number of machines.")
-    num_devices: int = _of_strategy(num_devices_of, "Number of processes per machine, each with a device.")
-    device_ids: list[int] = _of_strategy(
-        device_ids_of, "Index of each device of this machine that is used, from 0 where devices have no index."
-    )
-    precision: str | None = _of_strategy(
-        precision_of, 'Name of the number format, such as "32-true"; None for a strategy of others that does not tell.'
-    )
+    @property
+    def num_nodes(self) -> int:
+        """Number of machines."""
+        return num_nodes_of(self.strategy)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of processes per machine, each with a device."""
+        return num_devices_of(self.strategy)
+
+    @property
+    def device_ids(self) -> list[int]:
+        """Index of each device of this machine that is used, from 0 where devices have no index."""
+        return device_ids_of(self.strategy)
+
+    @property
+    def precision(self) -> str | None:
+        """Name of the number format, such as "32-true"; None for a strategy of others that does not tell."""
+        return precision_of(self.strategy)
 
     @property
     def node_rank(self) -> int:
@@ -1084,6 +1024,25 @@ class Trainer:
         return self._profiler
 
     # callbacks
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """All callbacks, in the order in which they run.
+
+        Raises:
+            RuntimeError: On setting them while a verb runs, once its `setup` is over.
+        """
+        return self._callbacks
+
+    @callbacks.setter
+    def callbacks(self, callbacks: list[Any]) -> None:
+        if not self.is_running:
+            self._callbacks = callbacks
+            return
+        if not getattr(self.current_run, "takes_callbacks", False):
+            action = "Set them before, or let `configure_callbacks` of the module return them."
+            raise RuntimeError(must_be("callbacks", "set while no verb runs", callbacks, "Trainer", action))
+        self._callbacks[:] = callbacks  # the list that the run has as well
 
     @property
     def checkpoint_callback(self) -> Checkpoint | None:

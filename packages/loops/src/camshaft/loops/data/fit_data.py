@@ -39,8 +39,10 @@ class LoaderSettings:
     """Settings of the training loaders of a fit.
 
     Args:
-        stateless_loaders: Treatment of a loader without a state by a resume inside an epoch; see `ResumableLoader`.
-        use_distributed_sampler: Whether several processes share the training data out; see `share_out`.
+        stateless_loaders: "refuse" or "fast_forward"; what a resume inside an epoch does with a training loader that
+            has no state, or does not restore it exactly: raise, or read and drop the batches that were used.
+        use_distributed_sampler: Share samples among processes; if true, each `DataLoader` is replaced by this process's
+            share; if false, every process takes its loaders as they are.
 
     Raises:
         ValueError: If `stateless_loaders` is none of its values, also on setting it.

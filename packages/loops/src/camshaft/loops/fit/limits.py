@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import torch
+from attrs.converters import default_if_none
 
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -45,7 +46,7 @@ def to_seconds(max_time: Any, where: str, field: str = "max_time") -> float | No
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(must_be(field, _DURATION, max_time, where, action)) from error
     if duration <= timedelta(0):
-        raise ValueError(must_be(field, "longer than no time", max_time, where, action))
+        raise ValueError(must_be(field, "positive", max_time, where, action))
     return duration.total_seconds()
 
 
@@ -88,28 +89,30 @@ class FitLimits:
     """Limits of a fit: how long to train, how much of the data to take, how often to validate.
 
     Args:
-        max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` or `max_time`
-            sets one.
-        min_epochs: Epochs that `should_stop` cannot cut short.
-        max_steps: Optimizer updates to train in all; -1 for no limit. It is looked at after every batch: the batch in
-            which it is reached is finished, and if it is split, its other splits make updates beyond the limit.
-        min_steps: Updates that `should_stop` cannot cut short.
-        max_time: Time to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, a dictionary of its
-            arguments; None for no limit. When it is over training stops after the batch, but not before `min_epochs`
-            and `min_steps`.
-        limit_train_batches: Part of an epoch to take: an int is a number of batches, a float a share.
-        overfit_batches: If not 0, the part of an epoch to take instead: the same batches in every epoch, without
-            shuffling; validation takes at most as much of its loaders. Streams, and loaders that are no `DataLoader`,
-            are taken as they come.
-        val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches; a
+        max_epochs: Maximum number of epochs; -1 for no limit. None means 1000, or no limit if `max_steps` or
+            `max_time` sets one.
+        min_epochs: Minimum number of epochs; `should_stop` does not count before.
+        max_steps: Maximum number of updates; -1 for no limit. It is checked after every batch: the batch that reaches
+            it is finished, and if it is split, its other splits make updates beyond the limit.
+        min_steps: Minimum number of updates; `should_stop` does not count before.
+        max_time: Maximum training time: "DD:HH:MM:SS", a `timedelta` or a dictionary of its arguments; None for no
+            limit. Resumed parts count. Training stops after the batch, but not before `min_epochs` and `min_steps`.
+        limit_train_batches: Training batches per epoch: an int is a number, a float a share. None means 1.0.
+        overfit_batches: The same batches in every epoch: if not 0, this part of the training data is taken instead of
+            `limit_train_batches`, without shuffling, and validation takes as much of its loaders. Streams, and loaders
+            that are no `DataLoader`, are taken as they come.
+        val_check_interval: Interval of validation: a float is a share of an epoch, an int a number of batches; a
             duration, in a form of `max_time`, is the time from the start of training or the end of a validation to the
-            next one, which runs after a batch of an epoch that has validation.
-        check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` (an int then) across
-            epochs.
-        num_sanity_val_steps: Validation batches of each loader to try before training; -1 tries all.
-        reload_dataloaders_every_n_epochs: Ask for the training loader again once so many epochs have passed since it
-            was asked for, and for those of validation likewise, before a validation; 0 asks once. Loaders that were
-            passed are kept.
+            next one, which runs after a batch of an epoch that has validation. None means 1.0.
+        check_val_every_n_epoch: Epochs between validations; None counts `val_check_interval` (an int or a duration
+            then) across epochs.
+        num_sanity_val_steps: Validation batches before training: so many of each loader are tried; -1 tries all. None
+            means 2.
+        reload_dataloaders_every_n_epochs: Epochs between reloads of the data: the training loader, and before a
+            validation those of validation, are requested again; 0 requests them once. Loaders that were passed are
+            kept.
+        agree_every_n_batches: Batches between agreements; several processes then agree on stopping. None agrees a few
+            times per second. Fewer let a `should_stop` within an epoch take effect sooner.
 
     Raises:
         TypeError, ValueError: If a number is of the wrong type or out of range, or two contradict each other.
@@ -120,12 +123,15 @@ class FitLimits:
     max_steps: int = attrs.field(default=-1, validator=integer(-1))
     min_steps: int | None = attrs.field(default=None, validator=integer(0, optional=True))
     max_time: Any = attrs.field(default=None, validator=_is_duration)
-    limit_train_batches: int | float = attrs.field(default=1.0, validator=batch_limit)
+    limit_train_batches: int | float = attrs.field(default=1.0, converter=default_if_none(1.0), validator=batch_limit)
     overfit_batches: int | float = attrs.field(default=0.0, validator=batch_limit)
-    val_check_interval: Any = attrs.field(default=1.0, validator=_is_interval)
+    val_check_interval: Any = attrs.field(default=1.0, converter=default_if_none(1.0), validator=_is_interval)
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=integer(1, optional=True))
-    num_sanity_val_steps: int = attrs.field(default=2, validator=integer(-1))
+    num_sanity_val_steps: int = attrs.field(default=2, converter=default_if_none(2), validator=integer(-1))
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=integer(0))
+    agree_every_n_batches: int | None = attrs.field(
+        default=None, validator=integer(1, optional=True, action="Pass None to choose it automatically.")
+    )
 
     def __attrs_post_init__(self) -> None:
         self.check_together()
@@ -142,7 +148,7 @@ class FitLimits:
         return None if isinstance(interval, (int, float)) else to_seconds(interval, WHERE, "val_check_interval")
 
     def with_number(self, name: str, value: Any) -> FitLimits:
-        """Return the same limits but for one number, which may contradict another until `check_together` is called.
+        """Return a copy with one limit changed, which may contradict another until `check_together` is called.
 
         So several can be changed one after the other.
 
@@ -230,7 +236,6 @@ class StoppingRules:
     Args:
         limits: Limits of the fit.
         progress: The counters of the fit, and this process's request to stop.
-        agree_every_n_batches: Batches after which several processes ask each other; None chooses, see `Agreement`.
 
     Attributes:
         step_limit: The largest number of updates.
@@ -239,16 +244,10 @@ class StoppingRules:
         is_preempted: Whether training is to end as soon as it can, whatever the minimum.
         reason: The reason why the latest fit ended; None after an error, and while it runs.
         validation_clock: The time since the last validation, where that decides on the next; else None.
-
-    Raises:
-        TypeError, ValueError: If `agree_every_n_batches` is no positive int.
     """
 
     limits: FitLimits
     progress: FitProgress
-    agree_every_n_batches: int | None = attrs.field(
-        default=None, validator=integer(1, optional=True, action="Pass None to let it be chosen.")
-    )
     step_limit: float = attrs.field(init=False)
     max_seconds: float | None = attrs.field(init=False)
     agreement: Agreement | None = attrs.field(default=None, init=False)
@@ -277,7 +276,7 @@ class StoppingRules:
         """Start to decide for a run, together with its other processes."""
         self._run = run
         if run.strategy.world_size > 1:
-            self.agreement = Agreement(run.strategy, self.progress, self.agree_every_n_batches)
+            self.agreement = Agreement(run.strategy, self.progress, self.limits.agree_every_n_batches)
         run.on_preempt = self._preempt
         if run.preempt_path is not None:
             self._preempt(run.preempt_path)

@@ -9,12 +9,9 @@ from typing import Any, ClassVar
 
 import attrs
 
-from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.data.fit_data import FitData, LoaderSettings
 from camshaft.loops.data.loaders import parts_of
-from camshaft.loops.data.resumable_loader import StatelessLoaders
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import num_sanity_batches
 from camshaft.loops.fit.fit_run import FitRun, state_outside_of_fit
@@ -49,32 +46,24 @@ class FitLoop:
     stopped inside begins anew, unless a checkpoint says where to go on.
 
     Args:
-        limits: Limits of the fit: how long to train and how often to validate.
+        limits: Length of the fit, and when to validate; None takes the defaults.
+        settings: Settings of the updates; None takes the defaults.
+        loader_settings: Settings of the training loaders; None takes the defaults.
         validation: The loop that validates; its limit of 0 batches trains without.
-        accumulate_grad_batches: Batches whose gradients make one update; splits, if batches are split.
-        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
-        gradient_clip_algorithm: "norm" or "value"; None means "norm".
-        zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step"; None means "before_backward", unless the run's `optimization_factory` has another.
-        truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
-            the module's attribute of that name, if it has one, and else leaves batches whole.
-        stateless_loaders: Treatment of a training loader without a state, or with one that does not restore it exactly,
-            by a resume inside an epoch: "refuse" it, or "fast_forward": read the batches that were used and drop them.
-        use_distributed_sampler: Whether several processes share the data of a `DataLoader` out among them.
-        agree_every_n_batches: Batches after which several processes ask each other whether to stop; None asks about
-            four times per second, see `Agreement`. Fewer let a `should_stop` within an epoch take effect sooner.
 
     Raises:
-        TypeError, ValueError: If an argument is of the wrong type or out of range; when it runs, if several processes
-            were given different ones.
+        ValueError: When it runs, if several processes were given different settings.
 
     Attributes:
         progress: The counters of training; every checkpoint holds them.
+        loader_settings: As passed. Changes count from the next fit on.
         validation: The loop that validates.
     """
 
-    required: tuple[str, ...] = ("training_step", "configure_optimizers")
-    defers_saves = True
+    __slots__ = ("__weakref__", "_fit", "_settings", "_stopping", "loader_settings", "progress", "validation")
+
+    required: ClassVar[tuple[str, ...]] = ("training_step", "configure_optimizers")
+    defers_saves: ClassVar[bool] = True
 
     data_class: ClassVar[type[FitData]] = FitData
     """Class of the loaders of a fit; a subclass may ask for them, or begin them, in another way."""
@@ -82,35 +71,17 @@ class FitLoop:
     def __init__(
         self,
         limits: FitLimits | None = None,
+        settings: OptimizationSettings | None = None,
+        loader_settings: LoaderSettings | None = None,
         validation: ValidationLoop | None = None,
-        *,
-        accumulate_grad_batches: int = 1,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-        zero_grad: ZeroGrad | None = None,
-        truncated_bptt_steps: int | None = None,
-        stateless_loaders: StatelessLoaders = "refuse",
-        use_distributed_sampler: bool = True,
-        agree_every_n_batches: int | None = None,
     ) -> None:
-        self.validation = validation or ValidationLoop(use_distributed_sampler=use_distributed_sampler)
+        self.loader_settings = loader_settings or LoaderSettings()
+        shares = self.loader_settings.use_distributed_sampler
+        self.validation = validation or ValidationLoop(use_distributed_sampler=shares)
         self.progress = FitProgress()
-        self._settings = OptimizationSettings(
-            accumulate_grad_batches=accumulate_grad_batches,
-            gradient_clip_val=gradient_clip_val,
-            gradient_clip_algorithm=gradient_clip_algorithm,
-            zero_grad=zero_grad,
-            truncated_bptt_steps=truncated_bptt_steps,
-        )
-        self._loader_settings = LoaderSettings(stateless_loaders, use_distributed_sampler)
-        self._stopping = StoppingRules(limits or FitLimits(), self.progress, agree_every_n_batches)
+        self._settings = settings or OptimizationSettings()
+        self._stopping = StoppingRules(limits or FitLimits(), self.progress)
         self._fit: FitRun | None = None  # the current or latest run
-        self._is_sealed = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
-        check_attribute(self, name)
-        object.__setattr__(self, name, value)
 
     def run(self, run: Run) -> None:
         """Train until a limit is reached or something sets `should_stop`. Collective.
@@ -119,7 +90,7 @@ class FitLoop:
         validation, on_sanity_check_end, on_train_start, those of the epochs, on_train_end, on_fit_end.
         """
         stopping = self._stopping
-        data = self.data_class(run, self.limits, self.validation, self.progress, self._loader_settings)
+        data = self.data_class(run, self.limits, self.validation, self.progress, self.loader_settings)
         fit = self._fit = FitRun(run, data, self.validation, stopping, previous=self._fit)
         try:
             self.limits.check_together()
@@ -285,24 +256,6 @@ class FitLoop:
         self._fit.replace_optimizers(optimizers)
 
     @property
-    def stateless_loaders(self) -> StatelessLoaders:
-        """Treatment of a training loader without a state by a resume: "refuse" or "fast_forward"."""
-        return self._loader_settings.stateless_loaders
-
-    @stateless_loaders.setter
-    def stateless_loaders(self, value: StatelessLoaders) -> None:
-        self._loader_settings.stateless_loaders = value
-
-    @property
-    def use_distributed_sampler(self) -> bool:
-        """True if several processes share the training data out, from the next fit on."""
-        return self._loader_settings.use_distributed_sampler
-
-    @use_distributed_sampler.setter
-    def use_distributed_sampler(self, value: bool) -> None:
-        self._loader_settings.use_distributed_sampler = value
-
-    @property
     def optimization(self) -> ConfiguredOptimizers:
         """The optimizers and schedulers of the current or last fit; empty before the first."""
         return ConfiguredOptimizers([], []) if self._fit is None else self._fit.configured
@@ -319,7 +272,6 @@ class FitLoop:
         arguments = attrs.asdict(self.limits) | attrs.asdict(self.settings)
         del arguments["max_time"]
         arguments["limit_val_batches"] = self.validation.limit_batches
-        arguments["agree_every_n_batches"] = self._stopping.agree_every_n_batches
         return arguments
 
     data: FitData | None = _of_fit("data", None, "The loaders of the current or last fit; None before the first.")

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import attrs
+from attrs.converters import default_if_none
 
 from camshaft.hooks_core.spec import ZERO_GRADS, ZeroGrad
 from camshaft.loops.validators import integer, one_of, optional_number
-
-
-def _norm_if_none(algorithm: str | None) -> str:
-    return "norm" if algorithm is None else algorithm
 
 
 @attrs.frozen(kw_only=True)
 class OptimizationSettings:
     """Settings of the updates: accumulation, clipping, zeroing and splits.
 
-    `FitLoop` makes them once from its arguments and hands them on whole to the updates of each optimizer.
-
     Args:
-        accumulate_grad_batches: Batches whose gradients make one update; splits, if batches are split.
-        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
+        accumulate_grad_batches: Batches per update; splits, if batches are split.
+        gradient_clip_val: Maximum norm, or value, of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" or "value"; None means "norm".
-        zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
+        zero_grad: Moment when gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
             "after_optimizer_step"; None means "before_backward", unless the run's `optimization_factory` has another.
-        truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
-            the module's attribute of that name, if it has one, and else leaves batches whole.
+        truncated_bptt_steps: Time steps per split; batches are split for truncated backpropagation through time. None
+            takes the module's attribute of that name, if it has one, and else leaves batches whole.
 
     Raises:
         TypeError, ValueError: If a value is of the wrong type or out of range.
@@ -36,7 +31,7 @@ class OptimizationSettings:
         default=None, validator=optional_number(action="Pass None to clip nothing.")
     )
     gradient_clip_algorithm: str = attrs.field(
-        default="norm", converter=_norm_if_none, validator=one_of("norm", "value")
+        default="norm", converter=default_if_none("norm"), validator=one_of("norm", "value")
     )
     zero_grad: ZeroGrad | None = attrs.field(default=None, validator=attrs.validators.optional(one_of(*ZERO_GRADS)))
     truncated_bptt_steps: int | None = attrs.field(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NoReturn, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import torch
 from jsonargparse import ArgumentError, ArgumentParser, register_unresolvable_import_paths, set_parsing_settings
@@ -19,8 +20,8 @@ from torch.optim import Optimizer
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.trainer.cli.class_types import (
-    CLASSES,
     CallbackClass,
+    ClassType,
     DataModuleClass,
     LoggerClass,
     ModuleClass,
@@ -34,126 +35,136 @@ from camshaft.trainer.data_module import DataModule
 from camshaft.trainer.module import TrainingModule
 from camshaft.trainer.trainer import Trainer
 
-_OF_CLASS = re.compile(r"Problem with given class_path '([\w.]+)':\s+Option '([^']+)' is not accepted")
-_OF_MODULE = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
-_OF_GROUP = re.compile(r"(?:Group '([\w.]+)'|Subcommand '\w+'|Parser) does not accept option '([^']+)'")
-_OF_ITSELF = re.compile(r"\AOption '([^']+)' is not accepted")  # a parser that was made for a class
-_OF_WORDS = re.compile(r"unrecognized arguments: (.*)", re.IGNORECASE)
-_KEY = re.compile(r'^(\s*)(?:- )?Parser key "([\w.]+)":(.*)$')
-_EXPECTED = re.compile(r"Expected an? (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\])")
-_GOT = re.compile(r"(?:Given|Got) value: (.*)")
-_NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
-_NOISE = re.compile(
-    r"Does not validate against any|Subtypes: |Errors:$|Given value|Expected a path but|is abstract$|^$"
-    r"|Not a valid subclass|Subclass types expect one of|a class path \(str\)|a dict with"
-    r"|Does not implement|a dict without class_path|Expected an import path or a subclass spec"
-)
-_WORDS = {"NoneType": "null", "list": "a list"}
 _EXIT_USAGE = 2
 
 
 class OptionParser(ArgumentParser):
-    """A parser of options whose names are written out, and whose errors are short and name what is close."""
+    """A parser of options whose names are written out; its errors are short and name the closest option."""
+
+    _errors_inside: ClassVar[list[str]] = []
+    """Errors of the parsers that jsonargparse made for classes, within the parsing under way."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the error and suggestions to the standard error, and exit with 2."""
+        """Print the error to the standard error, and exit with 2; raise it where `exit_on_error` is false."""
+        text = self._explained(message, ex)
         if not self.exit_on_error:
-            raise ArgumentError(None, message) from ex
-        guesses = [f"{name!r} is not there. {guess}" for name, guess in self._guesses(message)]
-        text = "\n".join([_in_a_line(message, _short_names, _closest), *dict.fromkeys(guesses)])
-        program = self.prog.replace(" [options]", "")
-        print(f"error: {text}\nSee `{program} --help`.", file=sys.stderr)
+            self._errors_inside.append(text)
+            raise ArgumentError(None, text) from ex
+        self._errors_inside.clear()
+        print(f"error: {text}\nSee `{self.prog.replace(' [options]', '')} --help`.", file=sys.stderr)
         self.exit(_EXIT_USAGE)
         raise AssertionError  # pragma: no cover - exit does not return
 
-    def _guesses(self, message: str) -> Iterator[tuple[str, str]]:
-        """Yield unknown names, each with a suggestion."""
-        for class_path, name in _OF_CLASS.findall(message):
-            yield name, _closest(name, _parameters_of(class_path))
-        for module, name in _OF_MODULE.findall(message):
-            yield name, _closest(name, list(vars(import_module(module))))
-        for name in _OF_ITSELF.findall(message):
-            yield name, _closest(name, self._option_names())
-        for group, option in _OF_GROUP.findall(message):
-            name = f"{group}.{option}" if group else option
-            yield name, _closest(name, self._option_names())
-        for words in _OF_WORDS.findall(message):
-            for word in re.findall(r"--([\w.]+)", words):
-                yield word, _closest(word, self._option_names())
+    def validate(self, namespace: Any, *args: Any, **kwargs: Any) -> None:
+        """Check a configuration; an unknown key raises `KeyError` with the closest option."""
+        try:
+            super().validate(namespace, *args, **kwargs)
+        except KeyError as error:
+            unknown = [self._no_option(key) for key in namespace.keys() if not self._is_option(key)]  # noqa: SIM118
+            if unknown:
+                raise type(error)(unknown[0]) from error
+            raise
 
-    def _option_names(self) -> list[str]:
-        names = [option.removeprefix("--") for action in self._actions for option in action.option_strings]
-        subcommands = getattr(self, "_subcommands_action", None)
-        for parser in () if subcommands is None else subcommands.choices.values():
-            names += parser._option_names()
-        return sorted(set(names))
+    def _explained(self, message: str, ex: Exception | None) -> str:
+        """Return the text of an error: of an unknown option, of a refused value, or else the parser's message."""
+        if ex is None:
+            given = [word.partition("=")[0] for word in getattr(self, "args", None) or () if word.startswith("--")]
+            unknown = [self._no_option(one[2:]) for one in given if not self._is_option(one[2:].rstrip("+"))]
+            return "\n".join(dict.fromkeys(unknown)) or message
+        option, value = _refused(ex)
+        if option is None:
+            return message
+        inside = next((text for text in reversed(self._errors_inside) if text in message), None)
+        if inside is not None:
+            return f"--{option.dest}.{inside[2:]}" if inside.startswith("--") else f"--{option.dest}: {inside}"
+        return message if isinstance(value, (Mapping, list)) else _bad_value(option, value)
+
+    def _is_option(self, key: str) -> bool:
+        """Return whether a key is that of an option, or of a part or a group of options."""
+        key = self._without_subcommand(key)
+        return any(
+            f"{name}.".startswith(f"{key}.") or (takes_parts and key.startswith(f"{name}."))
+            for name, takes_parts in self._options().items()
+        )
+
+    def _no_option(self, key: str) -> str:
+        key = self._without_subcommand(key)
+        return f"--{key} is no option. {_closest(key, self._options())}"
+
+    def _without_subcommand(self, key: str) -> str:
+        first, _, rest = key.partition(".")
+        return rest if first in self._subparsers_by_name() and rest else key
+
+    def _subparsers_by_name(self) -> Mapping[str, OptionParser]:
+        action: Any = getattr(self, "_subcommands_action", None)
+        return {} if action is None else action.choices
+
+    def _options(self) -> dict[str, bool]:
+        """Return the keys of the options, each with whether its value may have parts with keys of their own."""
+        options = {action.dest: hasattr(action, "_typehint") for action in self._actions}
+        for parser in self._subparsers_by_name().values():
+            options |= parser._options()
+        return options
 
 
-def _closest(name: str, names: list[str]) -> str:
-    """Return a suggestion for a name: the closest, or the one that it begins, or all at its level."""
+def _refused(error: Exception) -> tuple[Any, Any]:
+    """Return the option that refused its value, and the value, as the calls that led to an error had them."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        option, value = frame.f_locals.get("self"), frame.f_locals.get("value")
+        if hasattr(option, "_typehint") and value is not None:
+            return option, value
+    return None, None
+
+
+def _bad_value(option: Any, value: Any) -> str:
+    """Return the error for a value that is of none of the types of an option."""
+    types = list(_types_in(option._typehint))
+    classes = [one for one in types if hasattr(one, "named_classes")]
+    if classes:
+        rule = "a class, by its import path or short name"
+        return f"--{option.dest} must be {rule}, but got {value!r}. {_advice(classes[0], str(value))}"
+    *first, last = dict.fromkeys("null" if one is NoneType else getattr(one, "__name__", str(one)) for one in types)
+    return f"--{option.dest} must be {', '.join(first)}{' or ' if first else ''}{last}, but got {value!r}."
+
+
+def _types_in(typehint: Any) -> Iterator[Any]:
+    """Yield the types of a union, the items' types of a list, and the values of a literal."""
+    if get_origin(typehint) is Literal:
+        yield from map(repr, get_args(typehint))
+    elif get_origin(typehint) in (Union, UnionType, list):
+        for one in get_args(typehint):
+            yield from _types_in(one)
+    else:
+        yield typehint
+
+
+def _advice(kind: type[ClassType], name: str) -> str:
+    """Return what to do about a name that is no class of a kind."""
+    module, _, last = name.rpartition(".")
+    named = kind.named_classes()
+    if not module and len(named.get(name, ())) > 1:
+        return f"Pass one of {', '.join(f'{one.__module__}.{name}' for one in named[name])}."
+    if not module:
+        return _closest(name, named)
+    try:
+        found = vars(import_module(module))
+    except ImportError as error:
+        return f"Import of {module!r}: {error}."
+    return "It is a class of another kind." if last in found else _closest(last, found)
+
+
+def _closest(name: str, names: Iterable[str]) -> str:
+    """Return a suggestion for a name: one that it begins, the closest, or all at its level."""
     last = name.rpartition(".")[2]
-    options = [one for one in names if not one.startswith("-") and not one.endswith((".help", "+"))]
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
-    close = [one for one in options if one.rpartition(".")[2].startswith(last)] or close
+    options = sorted(one for one in names if not one.startswith("_") and not one.endswith(".help"))
+    begun = [one for one in options if one.rpartition(".")[2].startswith(last)]
+    close = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"There are: {', '.join(one for one in options if one.count('.') <= name.count('.'))}."
-
-
-def _short_names(option: str) -> Iterable[str]:
-    return CLASSES[option].named_classes() if option in CLASSES else ()
-
-
-def _parameters_of(class_path: str) -> list[str]:
-    module, _, name = class_path.rpartition(".")
-    parameters = inspect.signature(getattr(import_module(module), name)).parameters.values()
-    return [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-
-
-def _in_a_line(message: str, class_names: Callable[[str], Iterable[str]], closest: Callable[..., str]) -> str:
-    """Return an error in a line, if it is about the value of an option; else as it is.
-
-    Args:
-        message: The parser's error.
-        class_names: Returns the short names of classes that an option takes; none if it takes other values.
-        closest: Returns a suggestion for a name, among some.
-    """
-    lines = message.splitlines()
-    found = [(at, match) for at, line in enumerate(lines) if (match := _KEY.match(line))]
-    if not found:
-        return message
-    outer, inner = found[0][1][2], found[-1][1][2]
-    option = f"--{outer}" if len(found) == 1 or inner == outer else f"--{outer}.{inner}"
-    at, match = found[-1]
-    told = [match[3].strip(), *_indented(lines[at + 1 :], len(match[1]))]
-    text = "\n".join(told)
-    got = (_GOT.findall(text) or [""])[0]
-    classes = _NO_CLASS.findall(text)
-    names = sorted(class_names(outer)) if classes and len(found) == 1 else []
-    if names:
-        return (
-            f"{option} must be a class, by its import path or short name, but got {got!r}. {closest(classes[0], names)}"
-        )
-    others = [line for line in dict.fromkeys(told) if not _NOISE.search(line) and not _EXPECTED.search(line)]
-    others = [line for line in others if not _NO_CLASS.search(line)]
-    if others:
-        return f"{option}: {' '.join(others)}"
-    kinds = [_WORDS.get(kind, kind) or literal for kind, literal in _EXPECTED.findall(text)]
-    *first, last = dict.fromkeys(kinds or ["another value"])
-    return f"{option} must be {', '.join(first)}{' or ' if first else ''}{last}, but got {got!r}."
-
-
-def _indented(lines: list[str], indentation: int) -> list[str]:
-    """Return the leading lines that are empty or indented by more, without bullets."""
-    told = []
-    for line in lines:
-        if line.strip() and len(line) - len(line.lstrip()) <= indentation:
-            break
-        told.append(line.strip().removeprefix("- ").strip())
-    return told
 
 
 register_unresolvable_import_paths(torch)  # some of its functions do not say where they are

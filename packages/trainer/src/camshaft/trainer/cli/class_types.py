@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from torch import nn
@@ -146,18 +146,6 @@ class SchedulerClass(ClassType):
     """Scheduler of torch; `ReduceLROnPlateau` takes `monitor`, the name of a logged value."""
 
     roots = (LRScheduler,)
-
-
-CLASSES: Mapping[str, Any] = {
-    "trainer.callbacks": CallbackClass,
-    "trainer.logger": LoggerClass,
-    "trainer.strategy": StrategyClass,
-    "model": ModuleClass,
-    "data": DataModuleClass,
-    "optimizer": OptimizerClass,
-    "lr_scheduler": SchedulerClass,
-}
-"""By option, the `ClassType` of its classes, for suggestions."""
 
 
 def _exporting(one: type) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -10,68 +11,19 @@ from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
 
-_TOPICS: Mapping[str, str] = {
-    "Trainer: devices and processes": """
-        accelerator: cpu, cuda, mps, gpu or auto
-        strategy: ddp, sharded, auto, or a class
-        devices: processes per machine, or indexes
-        num_nodes: machines
-        precision: 32-true, bf16-mixed, 16-mixed, ...
-        plugins: of Lightning
-        use_distributed_sampler: share samples among processes
-        sync_batchnorm: batch norm over all processes
-        agree_every_n_batches: batches between agreements to stop""",
-    "Trainer: length of a run": """
-        max_epochs: epochs in all; -1: no limit
-        min_epochs: epochs that nothing cuts short
-        max_steps: updates in all; -1: no limit
-        min_steps: updates that nothing cuts short
-        max_time: DD:HH:MM:SS in all
-        fast_dev_run: trial of one batch, or so many
-        overfit_batches: the same batches in every epoch
-        limit_train_batches: batches of an epoch, or a share
-        limit_val_batches: likewise, of validation
-        limit_test_batches: likewise, of test
-        limit_predict_batches: likewise, of prediction""",
-    "Trainer: validation": """
-        val_check_interval: batches between, or a share of one
-        check_val_every_n_epoch: epochs between
-        num_sanity_val_steps: batches tried before training
-        inference_mode: evaluate in torch.inference_mode""",
-    "Trainer: optimization": """
-        accumulate_grad_batches: batches of one update
-        gradient_clip_val: largest norm or value
-        gradient_clip_algorithm: norm or value
-        zero_grad: moment when gradients are zeroed
-        truncated_bptt_steps: time steps of a split""",
-    "Trainer: data": """
-        reload_dataloaders_every_n_epochs: 0: never
-        stateless_loaders: refuse or fast_forward, on resuming""",
-    "Trainer: callbacks, logs and files": """
-        callbacks: classes; += adds one
-        logger: classes, or true, false
-        log_every_n_steps: updates between logged values
-        enable_checkpointing: save checkpoints
-        enable_progress_bar: show a progress bar
-        enable_model_summary: show a summary of the module
-        report: folder for curves
-        default_root_dir: folder for everything
-        enable_autolog_hparams: log hyperparameters
-        model_registry: of Lightning""",
-    "Trainer: reproducibility and debugging": """
-        deterministic: true, false or warn
-        benchmark: let cuDNN search algorithms
-        detect_anomaly: name what makes NaN in backward
-        profiler: simple, pytorch, or a class
-        barebones: attach nothing, for measuring
-        strict_hooks: refuse methods like hooks""",
-}
-"""By topic, the trainer's options in a few words; their documentation is in `Trainer`."""
+from camshaft.trainer.trainer import Trainer
 
-_WORDS: dict[str, tuple[str, str]] = {}
-for _topic, _lines in _TOPICS.items():
-    for _name, _, _text in (line.strip().partition(": ") for line in _lines.strip().splitlines()):
-        _WORDS[_name] = (_topic, _text)
+_TOPICS: Mapping[str, str] = {
+    "accelerator": "Trainer: devices and processes",
+    "max_epochs": "Trainer: length of a run",
+    "val_check_interval": "Trainer: validation",
+    "accumulate_grad_batches": "Trainer: optimization",
+    "reload_dataloaders_every_n_epochs": "Trainer: data",
+    "logger": "Trainer: callbacks, logs and files",
+    "deterministic": "Trainer: reproducibility and debugging",
+}
+"""By the argument of `Trainer` with which a topic begins, the topic."""
+
 _OTHER = "Trainer: other options"
 _COLUMN = 40
 _MANY = 10
@@ -87,7 +39,7 @@ class TopicFormatter(DefaultHelpFormatter):
         """Add the options of a section; those with a topic in a section of that."""
         actions = list(actions)
         super().add_arguments([each for each in actions if not hasattr(each, "topic")])
-        for topic in (*_TOPICS, _OTHER):
+        for topic in (*_TOPICS.values(), _OTHER):
             of_topic = [each for each in actions if getattr(each, "topic", None) == topic]
             if of_topic:
                 self.end_section()
@@ -148,13 +100,13 @@ class _ShowDetails(argparse._HelpAction):
 
 def show_topics(parser: Any, key: str) -> None:
     """Sort the options of a key by topic, and add `--KEY.help`, which prints their details."""
-    group = parser.groups[key]
+    group, topics = parser.groups[key], _topics()
     for action in group._group_actions:
         prefix, _, name = action.dest.rpartition(".")
         if name == "help":
             action.help = argparse.SUPPRESS  # `--KEY.help` says that there are such options
         elif prefix == key:
-            action.topic, action.brief = _WORDS.get(name, (_OTHER, _first_sentence(action.help or "")))
+            action.topic, action.brief = topics.get(name, _OTHER), _beginning(action.help or "")
             action.of_parser = parser
     text = "these options in full"
     details = group.add_argument(f"--{key}.help", action=_ShowDetails, help=text)
@@ -169,6 +121,14 @@ def show_briefly(parser: Any, key: str) -> None:
         action.of_parser = parser
 
 
-def _first_sentence(text: str) -> str:
-    """Return the first sentence of a description, without the full stop."""
-    return re.split(r"(?<=[^.][^.])\.(?:\s|$)|;\s", " ".join(text.split()), maxsplit=1)[0]
+def _topics() -> dict[str, str]:
+    """Return the topics of the trainer's arguments."""
+    topics, topic = {}, _OTHER
+    for name in inspect.signature(Trainer).parameters:
+        topic = topics[name] = _TOPICS.get(name, topic)
+    return topics
+
+
+def _beginning(text: str) -> str:
+    """Return a description up to its first full stop or semicolon."""
+    return re.split(r"[.;](?:\s|$)", " ".join(text.split()), maxsplit=1)[0]

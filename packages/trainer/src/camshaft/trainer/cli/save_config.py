@@ -85,7 +85,7 @@ class SaveConfigCallback(Callback):
         """
         path = join(log_dir, self.config_filename)
         if exists(path) and not self.overwrite:
-            rule = "a new file; Aborting to avoid overwriting that of another run"
+            rule = "a new file, to avoid overwriting that of another run"
             action = (
                 "Delete it, or pass `save_config_kwargs={'overwrite': True}` or `save_config_callback=None` to the CLI."
             )

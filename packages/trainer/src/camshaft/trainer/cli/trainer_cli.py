@@ -222,8 +222,8 @@ class TrainerCLI:
         """
         if args is not None and len(sys.argv) > 1:
             warn_user(
-                f"{type(self).__name__}'s args parameter takes the place of the command line, whose words are left "
-                f"out: {sys.argv[1:]}. Leave `args` out to take them."
+                f"`args` of {type(self).__name__} overrides the command line: {sys.argv[1:]} is ignored. Leave `args` "
+                "out to use it."
             )
         is_given = isinstance(args, (dict, Namespace))
         self.config: Any = parser.parse_object(args) if is_given else parser.parse_args(args)  # type: ignore[arg-type]
@@ -412,9 +412,9 @@ class TrainerCLI:
         except SystemExit:
             sys.stderr.write(f"Parsing of ckpt_path hyperparameters failed: {path}\n")
             raise
-        self._tell_of_changes(before[self.subcommand], path)
+        self._warn_of_changes(before[self.subcommand], path)
 
-    def _tell_of_changes(self, before: Any, path: str) -> None:
+    def _warn_of_changes(self, before: Any, path: str) -> None:
         """Warn of arguments that the checkpoint has changed."""
         was, now = (
             {name: value for name, value in one.items() if name.startswith("model.")}
@@ -422,10 +422,10 @@ class TrainerCLI:
         )
         changed = [name for name, value in now.items() if name in was and was[name] != value]
         if changed:
-            told = ", ".join(f"{name} = {now[name]!r} (was {was[name]!r})" for name in changed)
+            listed_changes = ", ".join(f"{name} = {now[name]!r} (was {was[name]!r})" for name in changed)
             warn_user(
-                f"The hyperparameters in {path} take the place of options: {told}. Call `load_from_checkpoint` in code "
-                "to choose others."
+                f"The hyperparameters in {path} override options: {listed_changes}. Call `load_from_checkpoint` in "
+                "code to choose others."
             )
 
     # verbs
