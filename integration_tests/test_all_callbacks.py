@@ -55,7 +55,7 @@ def test_each_left_what_it_writes(straight: tuple[int, Path, list[Any]]) -> None
         trace = json.loads((folder / "timeline" / f"timeline-rank{rank}.json").read_text())
         assert any(event["name"] == "training_step · Net" for event in trace["traceEvents"])
         assert (folder / "timeline" / f"timeline-rank{rank}.html").exists()
-        assert list((folder / "profiles").glob(f"train-rank{rank}-*"))
+    assert len(list((folder / "profiles").glob("fit-*training_step*.pt.trace.json"))) == num_ranks
     assert {path.name for path in (folder / "report").glob("*.png")} >= {"curves.png", "loss.png"}
     assert (folder / "best" / "last.ckpt").exists()
     assert not (folder / "rescued").exists() and not (folder / "preempted").exists()

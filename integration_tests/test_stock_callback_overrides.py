@@ -11,6 +11,7 @@ import lightning.pytorch.callbacks as lightning_callbacks
 import pytest
 
 import camshaft.callbacks
+from camshaft.compat.names.finder import load
 from camshaft.hooks_core import Callback, HookFaultWarning, ModelHooks, resolve
 
 LIGHTNING_BASE = lightning_callbacks.Callback
@@ -20,6 +21,8 @@ NAMES = sorted(
     if inspect.isclass(one) and issubclass(one, LIGHTNING_BASE) and hasattr(camshaft.callbacks, name)
 )
 # Progress bars are drawn in another way, and have a test of their own.
+for _name in NAMES:
+    load(f"camshaft.callbacks:{_name}")  # as an import under Lightning's name does
 STOCK = [name for name in NAMES if name not in ("Callback", "ProgressBar", "RichProgressBar", "TQDMProgressBar")]
 
 

@@ -8,8 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from framework_overhead.workload import BAR_REFRESHES_PER_SECOND, BATCH_SIZE, LOG_EVERY_N_STEPS
 
 from .work import WATCHED
@@ -80,13 +78,6 @@ class Row:
     draws: bool = False
     keeps_weights: bool = True
     has_worked: Callable[[Any, str], bool] | None = None
-
-
-def _profiler_of_torch(folder: Path) -> dict[str, Any]:
-    from lightning.pytorch.profilers import PyTorchProfiler
-
-    schedule = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
-    return {"profiler": PyTorchProfiler(dirpath=str(folder), filename="profile", schedule=schedule)}
 
 
 def _ignore(*arguments: Any) -> None:
@@ -194,12 +185,6 @@ ROWS = (
         "BatchSizeFinder",
         lambda _: {"init_val": BATCH_SIZE, "max_trials": 1},
         has_worked=lambda callback, _: callback.optimal_batch_size is not None,
-    ),
-    Row(
-        "Profiler",
-        lambda folder: {"dirpath": str(folder)},
-        lightning=Equivalent("PyTorchProfiler", _profiler_of_torch),
-        has_worked=lambda callback, _: callback is None or len(callback.trace_paths) == 1,
     ),
     Row(
         "HookTimeline",

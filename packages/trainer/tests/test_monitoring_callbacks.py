@@ -17,7 +17,6 @@ from camshaft.callbacks import (
     ModelCheckpoint,
     NonFiniteError,
     NonFiniteGuard,
-    Profiler,
     SpikeDetection,
     ThroughputMonitor,
     TrainingSpikeException,
@@ -87,36 +86,6 @@ def test_throughput_of_all_stages_is_logged_under_accumulation_and_after_a_resum
     assert rows_of(second, "test/batches") == {2: 2, 3: 3}
     for key in ("train/device/batches_per_sec", "train/device/mfu", "validate/device/samples_per_sec"):
         assert all(value > 0 for value in rows_of(second, key).values()) and rows_of(second, key)
-
-
-def test_a_profile_holds_the_training_step_and_its_ranges(tmp_path: Path) -> None:
-    profiler = Profiler(wait=1, warmup=1, active=2, repeat=2)
-    trainer = quiet_trainer(tmp_path, max_epochs=2, val_check_interval=3, callbacks=[profiler])
-    trainer.fit(Regression(), loader(6), loader(1))
-    assert [Path(path).name for path in profiler.trace_paths] == ["train-rank0-0.json", "train-rank0-1.json"]
-    for path in profiler.trace_paths:
-        events = [event for event in json.loads(Path(path).read_text())["traceEvents"] if "dur" in event]
-        names = [event["name"] for event in events]
-        assert names.count("train_batch") == 2 and names.count("backward") == 2
-        assert {"aten::mse_loss", "Optimizer.step#SGD.step", "validate_batch", "validation"} <= set(names)
-        batches = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "train_batch"]
-        losses = [event["ts"] for event in events if event["name"] == "aten::mse_loss_backward"]
-        assert losses and all(any(a <= ts <= b for a, b in batches) for ts in losses)
-
-
-def test_a_step_that_fails_leaves_no_profiler_behind(tmp_path: Path) -> None:
-    class Failing(Regression):
-        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-            if batch_idx == 2:
-                raise ValueError("no more")
-            return super().training_step(batch, batch_idx)
-
-    profiler = Profiler(wait=0, warmup=1, active=5, table_rows=0)
-    with pytest.raises(ValueError, match="no more"):
-        quiet_trainer(tmp_path, callbacks=[profiler]).fit(Failing(), loader(4))
-    assert not torch.autograd.profiler._is_profiler_enabled
-    events = json.loads(Path(profiler.trace_paths[0]).read_text())["traceEvents"]
-    assert [event["name"] for event in events].count("train_batch") == 2
 
 
 def test_a_loss_that_is_not_finite_ends_training_before_it_is_saved(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
 from torch.utils.data import DataLoader
 
-from camshaft.callbacks import HookTimeline, ModelCheckpoint, Profiler, TensorBoardLogger
+from camshaft.callbacks import HookTimeline, ModelCheckpoint, PyTorchProfiler, TensorBoardLogger
 from camshaft.hooks_core.remote_files import files_below, is_url, join, local_copy, modified, remove
 from camshaft.trainer import Trainer, TrainingModule
 from camshaft.trainer.cli import TrainerCLI
@@ -155,6 +155,8 @@ def test_what_cannot_write_there_says_so(attempt: str) -> None:
         elif attempt == "tensorboard":
             TensorBoardLogger("memory://run")
         elif attempt == "profiler":
-            fitted(1, "memory://run", [Profiler()])
+            Trainer(default_root_dir="memory://run", profiler=PyTorchProfiler(), max_epochs=1, **QUIET).fit(
+                Net(), data()
+            )
         else:
             Net().to_onnx("memory://run/net.onnx", torch.zeros(1, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,46 @@ def test_a_short_stage_is_recorded_as_a_whole(tmp_path: Path) -> None:
     events = [event.name for event in trainer.profiler.function_events]
     assert events.count("[pl][profile][Strategy]SingleDeviceStrategy.validation_step") == 1
     assert events.count("[pl][profile][Strategy]SingleDeviceStrategy.training_step") >= 2
+
+
+def trace_of(path: Path) -> list[str]:
+    return [event["name"] for event in json.loads(path.read_text())["traceEvents"] if "dur" in event]
+
+
+def test_cycles_are_recorded_as_often_as_asked_for_and_cost_nothing_between(tmp_path: Path) -> None:
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=2)
+    profiler = PyTorchProfiler(tmp_path / "traces", schedule=schedule, max_cycles=0)
+    hooks: list[tuple[bool, int]] = []
+
+    class Watching(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            hooks.append((torch.autograd.profiler._is_profiler_enabled, len(self.layer._forward_hooks)))
+            return super().training_step(batch, batch_idx)
+
+    trainer = quiet_trainer(tmp_path, max_epochs=1, profiler=profiler, limit_val_batches=0)
+    trainer.fit(Watching(), loader(12))
+    paths = [path for path in sorted((tmp_path / "traces").iterdir()) if "training" in path.name]
+    assert len(paths) == 2
+    step = "[pl][profile][Strategy]SingleDeviceStrategy.training_step"
+    for path in paths:
+        names = trace_of(path)
+        assert names.count(step) == 2 and "Optimizer.step#SGD.step" in names
+    assert hooks[0] == (False, 0) and hooks[2] == (True, 1) and hooks[-1] == (False, 0)
+
+
+def test_a_step_that_fails_leaves_its_trace_and_no_profiler_behind(tmp_path: Path) -> None:
+    class Failing(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            if batch_idx == 3:
+                raise ValueError("no more")
+            return super().training_step(batch, batch_idx)
+
+    profiler = PyTorchProfiler(tmp_path / "traces")
+    with pytest.raises(ValueError, match="no more"):
+        quiet_trainer(tmp_path, profiler=profiler, limit_val_batches=0).fit(Failing(), loader(6))
+    assert not torch.autograd.profiler._is_profiler_enabled
+    [path] = (tmp_path / "traces").iterdir()
+    assert trace_of(path).count("[pl][profile][Strategy]SingleDeviceStrategy.training_step") == 2
 
 
 def test_a_trainer_without_anything_takes_no_profiler() -> None:

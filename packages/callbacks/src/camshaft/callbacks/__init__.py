@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     )
     from camshaft.callbacks.profiling.hook_timeline import HookTimeline
     from camshaft.callbacks.profiling.profiled_hooks import ProfiledHooks
-    from camshaft.callbacks.profiling.profiler import Profiler
     from camshaft.callbacks.profiling.pytorch_profiler import PyTorchProfiler
     from camshaft.callbacks.progress.model_summary import ModelSummary, RichModelSummary, Summary, summarize
     from camshaft.callbacks.progress.progress_bar import ProgressBar
-    from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar, RichProgressBarTheme
+    from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar
     from camshaft.callbacks.progress.tqdm_progress_bar import TQDMProgressBar
     from camshaft.callbacks.timer import Timer
     from camshaft.callbacks.weights.finetuning import BackboneFinetuning, BaseFinetuning
@@ -85,12 +84,10 @@ __all__ = [
     "PassThroughProfiler",
     "PreemptionCheckpoint",
     "ProfiledHooks",
-    "Profiler",
     "ProgressBar",
     "PyTorchProfiler",
     "RichModelSummary",
     "RichProgressBar",
-    "RichProgressBarTheme",
     "SimpleProfiler",
     "SpikeDetection",
     "StochasticWeightAveraging",
@@ -139,11 +136,10 @@ _EXPORTS = {
     "profiling.action_profilers": ("ActionProfiler", "AdvancedProfiler", "PassThroughProfiler", "SimpleProfiler"),
     "profiling.hook_timeline": ("HookTimeline",),
     "profiling.profiled_hooks": ("ProfiledHooks",),
-    "profiling.profiler": ("Profiler",),
     "profiling.pytorch_profiler": ("PyTorchProfiler",),
     "progress.model_summary": ("ModelSummary", "RichModelSummary", "Summary", "summarize"),
     "progress.progress_bar": ("ProgressBar",),
-    "progress.rich_progress_bar": ("RichProgressBar", "RichProgressBarTheme"),
+    "progress.rich_progress_bar": ("RichProgressBar",),
     "progress.tqdm_progress_bar": ("TQDMProgressBar",),
     "timer": ("Timer",),
     "weights.finetuning": ("BackboneFinetuning", "BaseFinetuning"),

@@ -19,6 +19,11 @@ STAGES = ("train", "validate", "test", "predict")
 """Names of the stages of a run."""
 
 
+def owner_name(where: object) -> str:
+    """Return the name of the class or function in an error's text; `where` is that name, or an object of the class."""
+    return where if isinstance(where, str) else type(where).__name__
+
+
 class InvalidArgumentError(ValueError):
     """An argument has a value that is out of range or of the wrong kind.
 
@@ -28,7 +33,8 @@ class InvalidArgumentError(ValueError):
         where: The class that rejects it.
     """
 
-    def __init__(self, field: str, rule: str, value: object, where: str, action: str) -> None:
+    def __init__(self, field: str, rule: str, value: object, where: object, action: str) -> None:
+        where = owner_name(where)
         super().__init__(must_be(field, rule, value, where, action))
         self.field = field
         self.value = value
@@ -50,14 +56,14 @@ class MissingMetricError(RuntimeError):
         where: The class that looked for it.
     """
 
-    def __init__(self, field: str, metric: str, available: Iterable[str], where: str) -> None:
+    def __init__(self, field: str, metric: str, available: Iterable[str], where: object) -> None:
         self.field = field
         self.metric = metric
         self.available = tuple(sorted(available))
-        self.where = where
+        self.where = owner_name(where)
         names = ", ".join(repr(name) for name in self.available) or "none"
         super().__init__(
-            f"`{field}` must be the name of a logged metric, but got {metric!r} (str) in {where}; metrics logged"
+            f"`{field}` must be the name of a logged metric, but got {metric!r} (str) in {self.where}; metrics logged"
             f" so far: {names}. Log it with `self.log({metric!r}, value)`, or name one of these."
         )
 
@@ -67,7 +73,7 @@ class MissingMetricError(RuntimeError):
 
 
 def check_number(
-    where: str,
+    where: object,
     action: str = "Pass such a number.",
     /,
     *,
@@ -110,7 +116,7 @@ def check_number(
 
 
 def check_one_of(
-    where: str, options: Sequence[object], action: str = "Pass one of these.", /, **values: object
+    where: object, options: Sequence[object], action: str = "Pass one of these.", /, **values: object
 ) -> None:
     """Check that values are among some options.
 
@@ -129,7 +135,7 @@ def check_one_of(
             raise InvalidArgumentError(field, f"{', '.join(others)} or {last}", value, where, action)
 
 
-def check_not_both(where: str, /, **two: object) -> None:
+def check_not_both(where: object, /, **two: object) -> None:
     """Check that at most one of two arguments, given by field, is not None.
 
     Raises:
@@ -140,7 +146,7 @@ def check_not_both(where: str, /, **two: object) -> None:
         raise InvalidArgumentError(second, f"None beside `{first}`", other, where, "Pass one of them.")
 
 
-def check_file_name(where: str, filename: object) -> None:
+def check_file_name(where: object, filename: object) -> None:
     """Check that a file's name is not empty and has no folder in it.
 
     Args:
@@ -155,7 +161,7 @@ def check_file_name(where: str, filename: object) -> None:
         raise InvalidArgumentError("filename", rule, filename, where, action)
 
 
-def check_local(field: str, path: str, where: str) -> None:
+def check_local(field: str, path: str, where: object) -> None:
     """Check that a folder is on this machine.
 
     Args:
@@ -171,7 +177,7 @@ def check_local(field: str, path: str, where: str) -> None:
         raise InvalidArgumentError(field, "a folder of this machine's file systems", path, where, action)
 
 
-def usable_path(field: str, path: str | os.PathLike[str], where: str) -> str:
+def usable_path(field: str, path: str | os.PathLike[str], where: object) -> str:
     """Return the path of a folder or file of this machine, or of a store; that of "file:///folder" is "/folder".
 
     Args:
@@ -186,14 +192,14 @@ def usable_path(field: str, path: str | os.PathLike[str], where: str) -> str:
     """
     try:
         found = local_path(path)
-        check_store(field, found, where)
+        check_store(field, found, owner_name(where))
     except ValueError as error:
         rule, action = "a local path, or a string with the URL of a store", "Pass one such as 's3://bucket/folder'."
         raise InvalidArgumentError(field, rule, path, where, action) from error
     return found
 
 
-def check_installed(library: str, extra: str, where: str) -> None:
+def check_installed(library: str, extra: str, where: object) -> None:
     """Check that a library is installed, without importing it.
 
     Args:
@@ -207,7 +213,9 @@ def check_installed(library: str, extra: str, where: str) -> None:
     if sys.modules.get(library) is None and find_spec(library) is None:
         needed = " ".join(f"'{one}'" for one in _requirements(extra) or [library])
         action = f"Run `pip install {needed}`, or install camshaft-callbacks with its extra `{extra}`."
-        raise ModuleNotFoundError(f"{where} needs `{library}`, which is not installed. {action}", name=library)
+        raise ModuleNotFoundError(
+            f"{owner_name(where)} needs `{library}`, which is not installed. {action}", name=library
+        )
 
 
 def _requirements(extra: str) -> list[str]:
@@ -221,7 +229,7 @@ def _requirements(extra: str) -> list[str]:
     return [name.strip() for name, _, rest in parts if rest.translate(_NO_QUOTES) == marker]
 
 
-def check_keywords(keywords: Iterable[str], taker: Callable[..., Any], taken: Iterable[str], where: str) -> None:
+def check_keywords(keywords: Iterable[str], taker: Callable[..., Any], taken: Iterable[str], where: object) -> None:
     """Check that a library's function takes the keyword arguments that a constructor passes on to it.
 
     Args:
@@ -240,4 +248,4 @@ def check_keywords(keywords: Iterable[str], taker: Callable[..., Any], taken: It
     unknown = [name for name in keywords if name not in known]
     if unknown:
         rule = f"further arguments of `{taker.__qualname__}` ({', '.join(sorted(known))})"
-        raise TypeError(must_be("kwargs", rule, unknown, where, "Leave out what is not."))
+        raise TypeError(must_be("kwargs", rule, unknown, owner_name(where), "Leave out what is not."))

@@ -94,14 +94,13 @@ class EarlyStopping(Callback):
         log_rank_zero_only: bool = False,
     ) -> None:
         super().__init__()
-        where = type(self).__name__
-        check_number(where, "Use 0 to stop at the first.", least=0, patience=patience)
-        check_number(where, "Choose the direction by `mode`, not by its sign.", least=0, min_delta=min_delta)
+        check_number(self, "Use 0 to stop at the first.", least=0, patience=patience)
+        check_number(self, "Choose the direction by `mode`, not by its sign.", least=0, min_delta=min_delta)
         self.monitor = monitor
         self.min_delta = -min_delta if mode == "min" else min_delta
         self.patience = patience
         self.verbose = verbose
-        self.mode = check_mode(mode, where)
+        self.mode = check_mode(mode, self)
         self.strict = strict
         self.check_finite = check_finite
         self.stopping_threshold = stopping_threshold
@@ -212,7 +211,7 @@ class EarlyStopping(Callback):
 
         def read() -> Tensor | None:
             is_logged = self._validate_condition_metric(trainer.callback_metrics)
-            return read_metric(trainer, self.monitor, type(self).__name__) if is_logged else None
+            return read_metric(trainer, self.monitor, self) if is_logged else None
 
         # One rank's value for all, so that their states stay equal where the metric differs between ranks.
         current = from_rank_zero(trainer.strategy, read)
@@ -234,7 +233,7 @@ class EarlyStopping(Callback):
         """
         if self.monitor in logs:
             return True
-        error = MissingMetricError("monitor", self.monitor, logs, type(self).__name__)
+        error = MissingMetricError("monitor", self.monitor, logs, self)
         if self.strict:
             raise error
         if not self._has_warned:

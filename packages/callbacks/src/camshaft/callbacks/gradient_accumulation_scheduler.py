@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.finders.trials import check_automatic
@@ -33,10 +33,6 @@ class GradientAccumulationScheduler(Callback):
             than 1.
     """
 
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "going_to_accumulate_grad_batches": "Override `get_accumulate_grad_batches`.",
-    }
-
     def __init__(self, scheduling: Mapping[int, int]) -> None:
         super().__init__()
         where, action = type(self).__name__, "Pass for instance {0: 8, 4: 1}."
@@ -63,7 +59,7 @@ class GradientAccumulationScheduler(Callback):
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that the trainer has no `accumulate_grad_batches` of its own, and that the module uses it."""
         if stage == "fit":
-            check_automatic(module, type(self).__name__)
+            check_automatic(module, self)
         given = trainer.accumulate_grad_batches
         if stage == "fit" and given != 1:
             rule = f"left at 1 with {type(self).__name__}, which sets it"

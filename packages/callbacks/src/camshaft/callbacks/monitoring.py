@@ -20,7 +20,7 @@ Mode = Literal["min", "max"]
 """Whether lower or higher scores of a monitored metric are better."""
 
 
-def check_mode(mode: str, where: str) -> Mode:
+def check_mode(mode: str, where: object) -> Mode:
     """Return `mode`.
 
     Args:
@@ -50,7 +50,7 @@ def is_better(score: float, reference: float, mode: Mode) -> bool:
     return score < reference if mode == "min" else score > reference
 
 
-def read_metric(trainer: TrainerProtocol, name: str, where: str) -> Tensor:
+def read_metric(trainer: TrainerProtocol, name: str, where: object) -> Tensor:
     """Return the latest value of a logged metric as a scalar on the CPU. Waits for the device.
 
     Args:
@@ -65,7 +65,7 @@ def read_metric(trainer: TrainerProtocol, name: str, where: str) -> Tensor:
     return read_scalar(trainer.callback_metrics, name, where)
 
 
-def read_scalar(metrics: Mapping[str, Any], name: str, where: str, logged: Iterable[str] | None = None) -> Tensor:
+def read_scalar(metrics: Mapping[str, Any], name: str, where: object, logged: Iterable[str] | None = None) -> Tensor:
     """Return a metric as a scalar on the CPU. Waits for the device.
 
     Args:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_one_of
 from camshaft.hooks_core import Callback
@@ -40,11 +40,6 @@ class Timer(Callback):
     """
 
     only_observes = True
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_check_time_remaining": "Set `trainer.should_stop` in `on_train_batch_end`.",
-        "start_time": "Override `time_elapsed`.",
-        "end_time": "Override `time_elapsed`.",
-    }
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class NameTemplate:
         self,
         template: str,
         auto_insert_metric_name: bool,
-        where: str,
+        where: object,
         equals_char: str = "=",
         slash_char: str = "_",
     ) -> None:
@@ -196,7 +196,7 @@ def check_distinct(key: str, other_key: str, names: CheckpointNames, others_in_f
 
 
 def check_arguments(
-    where: str,
+    where: object,
     monitor: object,
     save_top_k: int,
     save_last: object,
@@ -234,7 +234,7 @@ def check_arguments(
         raise InvalidArgumentError("save_on_train_epoch_end", rule, save_on_train_epoch_end, where, action)
 
 
-def absolute_folder(dirpath: str | os.PathLike[str], where: str) -> str:
+def absolute_folder(dirpath: str | os.PathLike[str], where: object) -> str:
     """Return the absolute path or the URL of a folder of checkpoints; "~" is the home directory.
 
     Raises:

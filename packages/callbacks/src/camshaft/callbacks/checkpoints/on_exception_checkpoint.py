@@ -36,9 +36,8 @@ class OnExceptionCheckpoint(Callback):
 
     def __init__(self, dirpath: str | os.PathLike[str], filename: str = "on_exception") -> None:
         super().__init__()
-        where = type(self).__name__
-        self.dirpath = absolute_folder(dirpath, where)
-        check_file_name(where, filename)
+        self.dirpath = absolute_folder(dirpath, self)
+        check_file_name(self, filename)
         self.filename = filename
         self._is_training = False
 

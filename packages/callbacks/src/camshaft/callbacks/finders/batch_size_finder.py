@@ -86,12 +86,11 @@ class BatchSizeFinder(SearchBeforeFit):
         margin: float = 0.05,
         max_val: int = 8192,
     ) -> None:
-        where = type(self).__name__
-        check_one_of(where, get_args(SearchMode), mode=mode)
-        check_number(where, least=1, steps_per_trial=steps_per_trial, init_val=init_val)
-        check_number(where, least=0, max_trials=max_trials)
-        check_number(where, least=0, below=1, margin=margin)
-        check_number(where, "Pass at least `init_val`.", least=init_val, max_val=max_val)
+        check_one_of(self, get_args(SearchMode), mode=mode)
+        check_number(self, least=1, steps_per_trial=steps_per_trial, init_val=init_val)
+        check_number(self, least=0, max_trials=max_trials)
+        check_number(self, least=0, below=1, margin=margin)
+        check_number(self, "Pass at least `init_val`.", least=init_val, max_val=max_val)
         self.mode = cast(SearchMode, mode)
         self.steps_per_trial = steps_per_trial
         self.init_val = init_val
@@ -132,7 +131,7 @@ class BatchSizeFinder(SearchBeforeFit):
             MemoryError: If none of the sizes fits.
             InvalidArgumentError: If none of the owners has the attribute.
         """
-        name = find_attribute(owners, [self.batch_arg_name], "batch_arg_name", type(self).__name__)
+        name = find_attribute(owners, [self.batch_arg_name], "batch_arg_name", self)
         before = get_attribute(owners, name)
         free_memory()  # garbage must not count
         self.trials, ran_out, newest = [], [], Trial(fits=False)
@@ -174,7 +173,7 @@ class BatchSizeFinder(SearchBeforeFit):
         self.trials = [(size, fits) for size, fits in state_dict["trials"]]
 
     def _check_attribute(self, trainer: TrainerProtocol, module: Any) -> None:
-        find_attribute(_owners(trainer, module), [self.batch_arg_name], "batch_arg_name", type(self).__name__)
+        find_attribute(_owners(trainer, module), [self.batch_arg_name], "batch_arg_name", self)
 
     def _use_loaded(self, trainer: TrainerProtocol, module: Any, state: dict[str, Any]) -> None:
         if state["optimal_batch_size"] is not None:

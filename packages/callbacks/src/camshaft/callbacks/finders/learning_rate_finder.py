@@ -80,13 +80,12 @@ class LearningRateFinder(SearchBeforeFit):
         skip_begin: int = 10,
         skip_end: int = 1,
     ) -> None:
-        where = type(self).__name__
-        check_number(where, above=0, min_lr=min_lr)
-        check_number(where, "Pass a rate above `min_lr`.", above=min_lr, max_lr=max_lr)
-        check_number(where, least=1, num_training_steps=num_training_steps)
-        check_one_of(where, get_args(SearchMode), mode=mode)
-        check_number(where, above=1, or_none=True, early_stop_threshold=early_stop_threshold or None)
-        check_number(where, least=0, skip_begin=skip_begin, skip_end=skip_end)
+        check_number(self, above=0, min_lr=min_lr)
+        check_number(self, "Pass a rate above `min_lr`.", above=min_lr, max_lr=max_lr)
+        check_number(self, least=1, num_training_steps=num_training_steps)
+        check_one_of(self, get_args(SearchMode), mode=mode)
+        check_number(self, above=1, or_none=True, early_stop_threshold=early_stop_threshold or None)
+        check_number(self, least=0, skip_begin=skip_begin, skip_end=skip_end)
         self.min_lr = min_lr
         self.max_lr = max_lr
         self.num_training_steps = num_training_steps
@@ -198,7 +197,7 @@ class LearningRateFinder(SearchBeforeFit):
 
     def _attribute(self, module: Any) -> str:
         names = (self.attr_name,) if self.attr_name else _DEFAULT_NAMES
-        return find_attribute([module], names, "attr_name", type(self).__name__)
+        return find_attribute([module], names, "attr_name", self)
 
 
 class LearningRateCurve:

@@ -50,7 +50,7 @@ class TrialSteps:
             evaluates the loss itself, or its `training_step` has further arguments.
     """
 
-    def __init__(self, trainer: TrainerProtocol, module: Any, where: str) -> None:
+    def __init__(self, trainer: TrainerProtocol, module: Any, where: object) -> None:
         check_optimization(trainer, module, where)
         self.optimizer: Optimizer = trainer.optimizers[0]
         self._strategy = trainer.strategy
@@ -169,13 +169,8 @@ def _required(loss: Tensor | None) -> Tensor:
     return loss
 
 
-def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> None:
-    """Check that a module is optimized automatically, with one optimizer that does not evaluate the loss itself.
-
-    Args:
-        trainer: The trainer, after `configure_optimizers`.
-        module: The module.
-        where: The class to name in the error.
+def check_optimization(trainer: TrainerProtocol, module: Any, where: object) -> None:
+    """Raise unless a module is optimized automatically, with one optimizer that does not evaluate the loss itself.
 
     Raises:
         InvalidArgumentError: If it is not.
@@ -190,16 +185,8 @@ def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> Non
         raise InvalidArgumentError("optimizer", "one that does not evaluate the loss itself", kind, where, action)
 
 
-def check_automatic(module: Any, where: str) -> None:
-    """Check that a module is optimized automatically.
-
-    Args:
-        module: The module.
-        where: The class to name in the error.
-
-    Raises:
-        InvalidArgumentError: If it is not.
-    """
+def check_automatic(module: Any, where: object) -> None:
+    """Raise `InvalidArgumentError` if a module optimizes manually."""
     if not getattr(module, "automatic_optimization", True):
         action = "Leave the callback out: under manual optimization only the module can make its steps."
         raise InvalidArgumentError("automatic_optimization", "True", False, where, action)
@@ -232,7 +219,7 @@ def any_rank(strategy: Strategy, flag: bool) -> bool:
     return flag if strategy.world_size == 1 else any(strategy.all_gather(flag))
 
 
-def _bind_step(step: Callable[..., Any], where: str) -> tuple[Argument, ...]:
+def _bind_step(step: Callable[..., Any], where: object) -> tuple[Argument, ...]:
     try:
         return bind(step, ("batch", "batch_idx"), tuple(_DEFAULTS))
     except BindingError as error:
@@ -282,7 +269,7 @@ class SearchBeforeFit(Callback):
         """Check that trial steps are possible, and that there is an attribute to set."""
         self._resumes = False
         if stage == "fit":
-            check_automatic(module, type(self).__name__)
+            check_automatic(module, self)
             self._check_attribute(trainer, module)
 
     def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
@@ -311,7 +298,7 @@ class SearchBeforeFit(Callback):
         """Search, and set the result. Collective."""
 
 
-def find_attribute(owners: Sequence[Any], names: Sequence[str], field: str, where: str) -> str:
+def find_attribute(owners: Sequence[Any], names: Sequence[str], field: str, where: object) -> str:
     """Return the first name that is an attribute or a hyperparameter of any owner.
 
     Args:

@@ -56,7 +56,7 @@ class CheckpointLog:
         InvalidArgumentError: If `log_model` is no such choice.
     """
 
-    def __init__(self, log_model: LogModel, where: str) -> None:
+    def __init__(self, log_model: LogModel, where: object) -> None:
         check_one_of(where, (True, False, "all"), log_model=log_model)
         self.log_model = log_model
         self._callbacks: list[ModelCheckpoint] = []

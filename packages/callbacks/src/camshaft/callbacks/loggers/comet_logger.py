@@ -54,7 +54,7 @@ class CometLogger(Logger):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        check_installed("comet_ml", "comet", type(self).__name__)
+        check_installed("comet_ml", "comet", self)
         self.prefix = prefix
         self._arguments: dict[str, Any] = {
             "api_key": api_key,
@@ -65,7 +65,7 @@ class CometLogger(Logger):
             "online": online,
         }
         self._config = kwargs
-        self._checkpoints = CheckpointLog(log_model, type(self).__name__)
+        self._checkpoints = CheckpointLog(log_model, self)
         self._experiment: Any = None
 
     @property
@@ -109,7 +109,7 @@ class CometLogger(Logger):
         Raises:
             InvalidArgumentError: If a value is not a number.
         """
-        numbers = numbers_by_name(metrics, "", type(self).__name__)
+        numbers = numbers_by_name(metrics, "", self)
         epoch = numbers.pop("epoch", None)
         if numbers:
             self.experiment.log_metrics(

@@ -50,7 +50,7 @@ class CSVLogger(RunFolderLogger):
         flush_logs_every_n_steps: int = 100,
     ) -> None:
         action = "Use 1 to write each step at once."
-        check_number(type(self).__name__, action, least=1, flush_logs_every_n_steps=flush_logs_every_n_steps)
+        check_number(self, action, least=1, flush_logs_every_n_steps=flush_logs_every_n_steps)
         super().__init__(save_dir, name, version)
         self.prefix = prefix
         self.flush_logs_every_n_steps = flush_logs_every_n_steps
@@ -80,7 +80,7 @@ class CSVLogger(RunFolderLogger):
         """
         if not metrics:
             return
-        row = numbers_by_name(metrics, self._names_start, type(self).__name__)
+        row = numbers_by_name(metrics, self._names_start, self)
         self._check_names(row)
         logged_step = row.pop("step", None)
         held = self.experiment.metrics
@@ -114,7 +114,7 @@ class CSVLogger(RunFolderLogger):
             if "\n" in name or "\r" in name:
                 # Each row is a line, so that one that a crash cut short can be recognised.
                 rule, action = "numbers by name, each on one line", "Log scalars under names without line breaks."
-                raise InvalidArgumentError("metrics", rule, name, type(self).__name__, action)
+                raise InvalidArgumentError("metrics", rule, name, self, action)
 
 
 class MetricsFile:
@@ -172,7 +172,7 @@ class MetricsFile:
         Raises:
             InvalidArgumentError: If a value is no number.
         """
-        numbers = numbers_by_name(metrics, "", type(self).__name__)
+        numbers = numbers_by_name(metrics, "", self)
         self.metrics.append({"step": len(self.metrics) if step is None else step, **numbers})
 
     def save(self) -> None:

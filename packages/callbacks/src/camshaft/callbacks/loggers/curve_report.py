@@ -46,7 +46,7 @@ class CurveReport(CSVLogger):
 
     def __init__(self, save_dir: str | os.PathLike[str]) -> None:
         super().__init__(save_dir, name="", version="")
-        check_installed("matplotlib", "plot", type(self).__name__)
+        check_installed("matplotlib", "plot", self)
         self._is_drawn = True
 
     @property

@@ -14,7 +14,7 @@ Hyperparameters = Mapping[str, Any] | Namespace
 """Hyperparameters by name, as loggers take them."""
 
 
-def numbers_by_name(metrics: Mapping[str, Any], start: str, where: str) -> dict[str, float | int]:
+def numbers_by_name(metrics: Mapping[str, Any], start: str, where: object) -> dict[str, float | int]:
     """Return metrics as numbers. Waits for the device of tensors.
 
     Args:

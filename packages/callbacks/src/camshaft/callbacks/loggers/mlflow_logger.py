@@ -84,9 +84,9 @@ class MLFlowLogger(Logger):
         synchronous: bool = True,
     ) -> None:
         super().__init__()
-        check_installed("mlflow", "mlflow", type(self).__name__)
-        check_local("save_dir", os.fspath(save_dir), type(self).__name__)
-        save_dir = usable_path("save_dir", save_dir, type(self).__name__)
+        check_installed("mlflow", "mlflow", self)
+        check_local("save_dir", os.fspath(save_dir), self)
+        save_dir = usable_path("save_dir", save_dir, self)
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or Path(save_dir).absolute().as_uri()
         check_database(uri, type(self).__name__)
         self.tracking_uri = uri
@@ -107,7 +107,7 @@ class MLFlowLogger(Logger):
         self._allowed_names: dict[str, str] = {}
         self._metric_names: dict[str, str] = {}
         self._newest_step = 0
-        self._checkpoints = CheckpointLog(log_model, type(self).__name__)
+        self._checkpoints = CheckpointLog(log_model, self)
 
     @property
     def save_dir(self) -> str | None:
@@ -163,7 +163,7 @@ class MLFlowLogger(Logger):
         """
         from mlflow.entities import Metric
 
-        numbers = numbers_by_name(metrics, self._names_start, type(self).__name__)
+        numbers = numbers_by_name(metrics, self._names_start, self)
         if not numbers:
             return
         if step is not None:

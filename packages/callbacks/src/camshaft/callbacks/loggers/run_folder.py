@@ -42,7 +42,7 @@ class RunFolderLogger(Logger):
     def __init__(self, save_dir: str | os.PathLike[str], name: str | None, version: int | str | None) -> None:
         super().__init__()
         self.hparams: dict[str, Any] = {}
-        self._save_dir = usable_path("save_dir", save_dir, type(self).__name__)
+        self._save_dir = usable_path("save_dir", save_dir, self)
         self._name = name or ""
         self._version = version
 

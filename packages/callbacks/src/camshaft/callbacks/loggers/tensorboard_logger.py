@@ -63,15 +63,15 @@ class TensorBoardLogger(RunFolderLogger):
         default_hp_metric: bool = True,
         **kwargs: Any,
     ) -> None:
-        check_local("save_dir", os.fspath(save_dir), type(self).__name__)  # the writer cannot replace a file of a store
+        check_local("save_dir", os.fspath(save_dir), self)  # the writer cannot replace a file of a store
         super().__init__(save_dir, name, version)
-        check_installed("tensorboard", "tensorboard", type(self).__name__)
+        check_installed("tensorboard", "tensorboard", self)
         if kwargs.get("comment") == "":
             del kwargs["comment"]  # the default of `SummaryWriter`, which a command line passes
         if kwargs:
             from torch.utils.tensorboard import SummaryWriter
 
-            check_keywords(kwargs, SummaryWriter, ("log_dir", "comment"), type(self).__name__)
+            check_keywords(kwargs, SummaryWriter, ("log_dir", "comment"), self)
         self.prefix = prefix
         self.sub_dir = None if sub_dir is None else os.path.expanduser(os.path.expandvars(sub_dir))
         self._logs_graph = log_graph
@@ -177,7 +177,7 @@ class TensorBoardLogger(RunFolderLogger):
         if not isinstance(example, Tensor | tuple):
             rule = "a tensor or a tuple of inputs, or the model's attribute `example_input_array`"
             action = "Pass an input, or set the attribute."
-            raise InvalidArgumentError("input_array", rule, example, type(self).__name__, action)
+            raise InvalidArgumentError("input_array", rule, example, self, action)
         with _readable(model), restored(model), countable(model):
             self.experiment.add_graph(model, example_call(model, example)[0])
 

@@ -166,7 +166,7 @@ class WandbLogger(Logger):
         Raises:
             InvalidArgumentError: If a value is not a number.
         """
-        numbers = numbers_by_name(metrics, self._names_start, type(self).__name__)
+        numbers = numbers_by_name(metrics, self._names_start, self)
         if numbers:
             self._log(numbers, step)
 
@@ -230,13 +230,12 @@ class WandbLogger(Logger):
     ) -> None:
         import wandb
 
-        where = type(self).__name__
         if not isinstance(items, list | tuple):
-            raise InvalidArgumentError(field, f"a list of {field}", items, where, "Pass a list.")
+            raise InvalidArgumentError(field, f"a list of {field}", items, self, "Pass a list.")
         for name, values in further.items():
             if len(values) != len(items):
                 rule, action = f"a list of {len(items)}, one for each {field[:-1]}", "Pass as many values."
-                raise InvalidArgumentError(name, rule, values, where, action)
+                raise InvalidArgumentError(name, rule, values, self, action)
         arguments = [{name: values[idx] for name, values in further.items()} for idx in range(len(items))]
         make = getattr(wandb, kind)
         media = [make(item, **each) for item, each in zip(items, arguments, strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,9 +37,6 @@ class DeviceStatsMonitor(Callback):
     """
 
     only_observes = True
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_get_and_log_device_stats": "Override `on_train_batch_start` and `on_train_batch_end`.",
-    }
 
     _of_run: ClassVar[tuple[str, ...]] = ("_psutil", "_process")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 _MAX_RATES = 10_000  # of each name, of which the older half is dropped
-
-_OWN_NAMES = "Name the schedulers and groups with `name`, or log the values in a callback of your own."
 
 
 class LearningRateMonitor(Callback):
@@ -50,20 +48,11 @@ class LearningRateMonitor(Callback):
     """
 
     only_observes = True
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_add_prefix": _OWN_NAMES,
-        "_add_suffix": _OWN_NAMES,
-        "_check_duplicates_and_update_name": _OWN_NAMES,
-        "_duplicate_param_group_names": _OWN_NAMES,
-        "_find_names_from_optimizers": _OWN_NAMES,
-        "_find_names_from_schedulers": _OWN_NAMES,
-        "_remap_keys": _OWN_NAMES,
-    }
 
     def __init__(
         self, logging_interval: str | None = None, log_momentum: bool = False, log_weight_decay: bool = False
     ) -> None:
-        check_one_of(type(self).__name__, ("step", "epoch", None), logging_interval=logging_interval)
+        check_one_of(self, ("step", "epoch", None), logging_interval=logging_interval)
         self.logging_interval = logging_interval
         self.log_momentum = log_momentum
         self.log_weight_decay = log_weight_decay
@@ -80,7 +69,7 @@ class LearningRateMonitor(Callback):
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that there is a logger, and forget an earlier run."""
         if stage == "fit":
-            check_has_logger(trainer, type(self).__name__)
+            check_has_logger(trainer, self)
             self.lrs = {}
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:

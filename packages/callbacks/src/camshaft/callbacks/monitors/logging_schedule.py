@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-def check_has_logger(trainer: TrainerProtocol, where: str) -> None:
+def check_has_logger(trainer: TrainerProtocol, where: object) -> None:
     """Raise `InvalidArgumentError` if the trainer has no logger for a callback that needs one."""
     if not trainer.loggers:
         rule, action = "given to the trainer, which this callback logs to", "Pass a logger, or leave the callback out."

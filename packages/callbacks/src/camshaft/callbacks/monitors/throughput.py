@@ -56,11 +56,10 @@ class Throughput:
         separator: str = "/",
         num_data_ranks: int | None = None,
     ) -> None:
-        where = type(self).__name__
-        check_number(where, least=1, world_size=world_size, window_size=window_size)
+        check_number(self, least=1, world_size=world_size, window_size=window_size)
         action = "Pass None for all ranks."
-        check_number(where, action, least=1, most=world_size, or_none=True, num_data_ranks=num_data_ranks)
-        check_number(where, "Pass None.", above=0, or_none=True, available_flops=available_flops)
+        check_number(self, action, least=1, most=world_size, or_none=True, num_data_ranks=num_data_ranks)
+        check_number(self, "Pass None.", above=0, or_none=True, available_flops=available_flops)
         self.available_flops = available_flops
         self.world_size = world_size
         self.window_size = window_size

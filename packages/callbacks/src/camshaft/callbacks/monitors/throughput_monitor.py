@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,9 +17,6 @@ from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
-
-
-_OWN_FIGURES = "Use `Throughput` in a callback of your own."
 
 
 class ThroughputMonitor(Callback):
@@ -55,11 +52,6 @@ class ThroughputMonitor(Callback):
     """
 
     only_observes = True
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_start": _OWN_FIGURES,
-        "_update": _OWN_FIGURES,
-        "_compute": _OWN_FIGURES,
-    }
 
     def __init__(
         self,

@@ -60,9 +60,9 @@ class PredictionFiles(BasePredictionWriter, ABC):
 
     def __init__(self, dirpath: str | os.PathLike[str], rows_per_file: int = 10_000, overwrite: bool = False) -> None:
         super().__init__("batch")
-        check_number(type(self).__name__, least=1, rows_per_file=rows_per_file)
-        check_installed(self.library, self.extra, type(self).__name__)
-        check_local("dirpath", local_path(dirpath), type(self).__name__)
+        check_number(self, least=1, rows_per_file=rows_per_file)
+        check_installed(self.library, self.extra, self)
+        check_local("dirpath", local_path(dirpath), self)
         self.dirpath = Path(local_path(dirpath))
         self.rows_per_file = rows_per_file
         self.overwrite = overwrite
@@ -105,7 +105,7 @@ class PredictionFiles(BasePredictionWriter, ABC):
         """
         if not self._writes:
             return
-        columns = columns_of(prediction, type(self).__name__)
+        columns = columns_of(prediction, self)
         num_rows = len(next(iter(columns.values()))) if columns else 0
         if not num_rows:
             return
@@ -115,7 +115,7 @@ class PredictionFiles(BasePredictionWriter, ABC):
             if columns["_dataloader_idx"][:1] == self._held[-1]["_dataloader_idx"][:1]:
                 rule = f"of the same columns, shapes and types as before ({_signature(self._held[-1])})"
                 action = "Pad what differs between batches, and return the same keys."
-                raise InvalidArgumentError("prediction", rule, _signature(columns), type(self).__name__, action)
+                raise InvalidArgumentError("prediction", rule, _signature(columns), self, action)
             self._write(self._num_held)  # another loader may have other columns, which get separate files
         self._held.append(columns)
         self._num_held += num_rows
@@ -185,7 +185,7 @@ def _signature(columns: Columns) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def complete_files(dirpath: str | os.PathLike[str], suffix: str, where: str) -> list[Path]:
+def complete_files(dirpath: str | os.PathLike[str], suffix: str, where: object) -> list[Path]:
     """Return the files of a complete prediction, of all processes.
 
     Raises:
@@ -236,7 +236,7 @@ ORDER_COLUMNS = ("_dataloader_idx", "_batch_idx", "_row_idx", "_sample_idx")
 _ONLY = "prediction"
 
 
-def columns_of(prediction: Any, where: str) -> Columns:
+def columns_of(prediction: Any, where: object) -> Columns:
     """Return a batch's prediction as named columns of equal length.
 
     A tensor becomes "prediction"; the items of a list or tuple "prediction.0" and so on; the values of a dictionary
@@ -280,7 +280,7 @@ def position_columns(
     return {name: np.full(num_rows, one, dtype=np.int64) for name, one in zip(ORDER_COLUMNS, values, strict=True)}
 
 
-def _collect(value: Any, name: str, columns: Columns, where: str) -> None:
+def _collect(value: Any, name: str, columns: Columns, where: object) -> None:
     import numpy as np
 
     if value is None:
@@ -304,7 +304,7 @@ def _collect(value: Any, name: str, columns: Columns, where: str) -> None:
         raise InvalidArgumentError("prediction", rule, value, where, action)
 
 
-def _add(columns: Columns, name: str, column: Any, where: str) -> None:
+def _add(columns: Columns, name: str, column: Any, where: object) -> None:
     name = name or _ONLY
     if name in columns or name in ORDER_COLUMNS:
         rule = f"named otherwise than {', '.join(ORDER_COLUMNS)}, and each column once"

@@ -59,7 +59,7 @@ class BasePredictionWriter(Callback):
     _records_drawn_orders: ClassVar[bool] = True
 
     def __init__(self, write_interval: Literal["batch", "epoch", "batch_and_epoch"] = "batch") -> None:
-        check_one_of(type(self).__name__, [one.value for one in WriteInterval], write_interval=write_interval)
+        check_one_of(self, [one.value for one in WriteInterval], write_interval=write_interval)
         self.interval = WriteInterval(write_interval)
         self._indices: list[BatchIndices] = []  # by loader
         self._predictions: list[list[Any]] = []
@@ -112,8 +112,7 @@ class BasePredictionWriter(Callback):
             if getattr(self.interval, f"on_{interval}") and not is_defined:
                 rule = f"an interval for which {type(self).__qualname__} defines a method"
                 action = f"Define `{name}`, or pass another interval."
-                where = type(self).__name__
-                raise InvalidArgumentError("write_interval", rule, self.interval.value, where, action)
+                raise InvalidArgumentError("write_interval", rule, self.interval.value, self, action)
 
     def on_predict_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Reset, and follow the loaders' samplers."""

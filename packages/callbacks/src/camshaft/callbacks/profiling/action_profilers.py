@@ -37,7 +37,7 @@ class ActionProfiler(ABC):
     def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
         self.dirpath: str | Path | None = None
         if dirpath is not None:
-            usable = usable_path("dirpath", dirpath, type(self).__name__)
+            usable = usable_path("dirpath", dirpath, self)
             self.dirpath = usable if isinstance(dirpath, str) else Path(usable)
         self.filename = filename
         self._stage: str | None = None
@@ -242,7 +242,7 @@ class AdvancedProfiler(ActionProfiler):
         dump_stats: bool = False,
     ) -> None:
         super().__init__(dirpath, filename)
-        check_number(type(self).__name__, least=0, line_count_restriction=line_count_restriction)
+        check_number(self, least=0, line_count_restriction=line_count_restriction)
         self.line_count_restriction = line_count_restriction
         self.dump_stats = dump_stats
         self.profiled_actions: dict[str, cProfile.Profile] = defaultdict(cProfile.Profile)
@@ -297,7 +297,7 @@ class AdvancedProfiler(ActionProfiler):
         if not self.dirpath:
             action_to_take = "Pass `dirpath`."
             rule = "given for `dump_stats`"
-            raise InvalidArgumentError("dirpath", rule, self.dirpath, type(self).__name__, action_to_take)
+            raise InvalidArgumentError("dirpath", rule, self.dirpath, self, action_to_take)
         with replace_file(join(os.fspath(self.dirpath), self._prepare_filename(action, ".prof"))) as path:
             profiled.dump_stats(path)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from camshaft.callbacks.arguments import check_file_name, check_number, usable_path
-from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, EventLog, Recording
+from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, Event, Recording
 from camshaft.callbacks.profiling.timeline_report import VerbTimes, report_html, trace_json
 from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.dispatch.implementation import ReceiverNames
@@ -53,16 +54,16 @@ class HookTimeline(Callback):
         filename: str = "timeline",
         max_events: int = 50_000,
     ) -> None:
-        where = type(self).__name__
-        check_number(where, least=1, max_events=max_events)
-        check_file_name(where, filename)
-        self.dirpath = None if dirpath is None else usable_path("dirpath", dirpath, where)
+        check_number(self, least=1, max_events=max_events)
+        check_file_name(self, filename)
+        self.dirpath = None if dirpath is None else usable_path("dirpath", dirpath, self)
         self.filename = filename
         self.max_events = max_events
         self.json_path: str | None = None
         self.html_path: str | None = None
         self._verbs: dict[str, VerbTimes] = {}
-        self._events, self._spans = EventLog(max_events), EventLog(max_events)
+        self._events: deque[Event] = deque(maxlen=max_events)
+        self._spans: deque[Event] = deque(maxlen=max_events)
         self._recording: Recording | None = None
         self._is_resolved = True
         self._names = ReceiverNames()

@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Self
 from weakref import proxy
 
 import torch
 from torch import nn
-from torch.autograd.profiler_util import EventList
+from torch.autograd.profiler_util import EventList, FunctionEventAvg
 from torch.profiler import ProfilerAction, profile, record_function, schedule, tensorboard_trace_handler
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_keywords, check_local, check_one_of
+from camshaft.callbacks.arguments import InvalidArgumentError, check_keywords, check_local, check_number
 from camshaft.callbacks.profiling.action_profilers import ActionProfiler
 from camshaft.hooks_core.messages import warn_user
 
 _NUM_STEPS = 5  # of the default schedule
 _one_of_five = schedule(wait=1, warmup=1, active=3)
-_SORT_KEYS = (
-    "cpu_time",
-    "cuda_time",
-    "cpu_time_total",
-    "cuda_time_total",
-    "cpu_memory_usage",
-    "cuda_memory_usage",
-    "self_cpu_memory_usage",
-    "self_cuda_memory_usage",
-    "count",
-)
-_OWN_ARGUMENTS = ("schedule", "on_trace_ready", "activities", "with_stack")
 _BATCHES = {
     "training_step": "num_training_batches",
     "validation_step": "num_val_batches",
     "test_step": "num_test_batches",
     "predict_step": "num_predict_batches",
 }
-"""By step, the trainer's number of its batches."""
+"""By step, the trainer's attribute with its number of batches."""
+_RUN_STATE = ("profiler", "function_events", "_trainer", "_module", "_names", "_steps")
 
 
 def _default_schedule(step: int) -> ProfilerAction:
@@ -53,7 +42,8 @@ class PyTorchProfiler(ActionProfiler):
     A step of the schedule is a batch. By default one batch is skipped, one warms up and three are recorded; the steps
     of each stage make one cycle, and those of the sanity check none. A stage with fewer than five batches is recorded
     as a whole, with a warning; a validation inside of fit then only where the schedule of training records. The report
-    has a table of operators; trace files go to `dirpath`, or the run's log folder.
+    has a table of operators; trace files go to `dirpath`, or the run's log folder. Once the cycles are over, a batch
+    costs a few microseconds.
 
     Args:
         dirpath, filename: As in `ActionProfiler`.
@@ -64,18 +54,20 @@ class PyTorchProfiler(ActionProfiler):
         sort_by_key: Column to sort the table by; None is "cuda_time_total" with a GPU, else "cpu_time_total".
         record_module_names: Whether calls of submodules become ranges.
         table_kwargs: Further arguments of torch's `EventList.table`.
+        max_cycles: Cycles of the schedule to record per stage; 0 leaves their number to the schedule.
         **profiler_kwargs: Arguments of `torch.profiler.profile`, such as `schedule`, `activities`, `record_shapes`,
             `profile_memory`, `with_stack`. `schedule=None` records everything. `export_to_flame_graph=True` writes
             stacks by `metric`.
 
     Attributes:
         profiler: Torch's profiler while it runs, else None.
-        function_events: What was recorded last.
+        function_events: Events of the last recording.
 
     Raises:
-        InvalidArgumentError: If `sort_by_key` is none of torch's, or `schedule` is no schedule.
-        KeyError: If `EventList.table` does not take one of `table_kwargs`.
-        TypeError: If `torch.profiler.profile` does not take one of `profiler_kwargs`.
+        InvalidArgumentError: If `sort_by_key` is no column of the table, `schedule` is no schedule, or `max_cycles` is
+            negative.
+        TypeError: If `torch.profiler.profile` does not take one of `profiler_kwargs`, or `EventList.table` one of
+            `table_kwargs`.
     """
 
     def __init__(
@@ -89,41 +81,40 @@ class PyTorchProfiler(ActionProfiler):
         sort_by_key: str | None = None,
         record_module_names: bool = True,
         table_kwargs: Mapping[str, Any] | None = None,
+        *,
+        max_cycles: int = 1,
         **profiler_kwargs: Any,
     ) -> None:
         super().__init__(dirpath, filename)
-        where = type(self).__name__
-        has_gpu = torch.cuda.is_available()
-        check_one_of(where, _SORT_KEYS, sort_by_key=sort_by_key or "count")
-        _check_table(table_kwargs or {})
+        check_number(self, least=0, max_cycles=max_cycles)
+        self._table_kwargs = dict(table_kwargs or {})
+        check_keywords(self._table_kwargs, EventList.table, ("self", "sort_by", "row_limit"), self)
+        self._sort_by_key = sort_by_key or ("cuda_time_total" if torch.cuda.is_available() else "cpu_time_total")
+        if not hasattr(FunctionEventAvg(), self._sort_by_key.replace("cuda", "device")):
+            rule = "a column of `EventList.table`, such as 'cpu_time_total', 'cuda_memory_usage' or 'count'"
+            raise InvalidArgumentError("sort_by_key", rule, sort_by_key, self, "Pass one, or None.")
         self._exports_flame_graph = bool(profiler_kwargs.pop("export_to_flame_graph", False))
         self._metric = profiler_kwargs.pop("metric", "self_cpu_time_total")
-        check_keywords(profiler_kwargs, profile, (), where)
-        self._given_schedule = profiler_kwargs.pop("schedule", _default_schedule)
-        if self._given_schedule is not None and not (
-            callable(self._given_schedule) and isinstance(self._given_schedule(0), ProfilerAction)
-        ):
+        check_keywords(profiler_kwargs, profile, (), self)
+        self._schedule = given = profiler_kwargs.pop("schedule", _default_schedule)
+        if given is not None and not (callable(given) and isinstance(given(0), ProfilerAction)):
             rule = "a function of a step's number that returns a `torch.profiler.ProfilerAction`, or None"
-            action = "See `torch.profiler.schedule`."
-            raise InvalidArgumentError("schedule", rule, self._given_schedule, where, action)
-        self._has_on_trace_ready = "on_trace_ready" in profiler_kwargs
+            raise InvalidArgumentError("schedule", rule, given, self, "See `torch.profiler.schedule`.")
         profiler_kwargs["with_stack"] = profiler_kwargs.get("with_stack", False) or self._exports_flame_graph
         self._profiler_kwargs = profiler_kwargs
         self._group_by_input_shapes = group_by_input_shapes and bool(profiler_kwargs.get("record_shapes"))
-        self._emit_nvtx = emit_nvtx
-        self._exports_traces = export_to_chrome
-        self._row_limit = row_limit
-        self._sort_by_key = sort_by_key or ("cuda_time_total" if has_gpu else "cpu_time_total")
+        self._emit_nvtx, self._exports_traces = emit_nvtx, export_to_chrome
+        self._row_limit, self._max_cycles = row_limit, max_cycles
         self._record_module_names = record_module_names
-        self._table_kwargs = dict(table_kwargs or {})
         self.profiler: Any = None
         self.function_events: EventList | None = None
         self._trainer: Any = None
         self._module: Any = None
         self._names: RegisterRecordFunction | None = None
-        self._cuda_profiler: Any = None
-        self._ranges: dict[str, record_function] = {}
         self._steps: _StepSchedule | None = None
+        self._running = ExitStack()
+        self._ranges: dict[str, record_function] = {}
+        self._is_idle = False
 
     def attach(self, trainer: Any, module: nn.Module) -> None:
         """Note trainer and module of the stage that begins."""
@@ -136,18 +127,18 @@ class PyTorchProfiler(ActionProfiler):
             InvalidArgumentError: If the folder is a URL, where torch cannot write.
         """
         super().setup(stage, local_rank, log_dir)
-        check_local("dirpath", os.fspath(self.dirpath or ""), type(self).__name__)
+        check_local("dirpath", os.fspath(self.dirpath or ""), self)
 
     def start(self, action_name: str) -> None:
         """Begin a range; the first one starts torch's profiler."""
         if self.profiler is None:
             self._begin()
+        if self._is_idle:
+            return  # ranges would be in no trace
         if self._module is not None and self._names is None and self._record_module_names:
-            self._names = RegisterRecordFunction(self._module).__enter__()
+            self._names = self._running.enter_context(RegisterRecordFunction(self._module))
         if action_name not in self._ranges:
-            opened = record_function(f"[pl][profile]{action_name}")
-            opened.__enter__()  # type: ignore[no-untyped-call]
-            self._ranges[action_name] = opened
+            self._ranges[action_name] = _opened(action_name)
 
     def stop(self, action_name: str) -> None:
         """End a range; that of a step advances the schedule."""
@@ -155,23 +146,25 @@ class PyTorchProfiler(ActionProfiler):
         if opened is not None:
             opened.__exit__(None, None, None)
         step = action_name.rpartition(".")[2]
-        if self.profiler is None or self._emit_nvtx or step not in _BATCHES:
+        if step not in _BATCHES or self.profiler is None or self._emit_nvtx:
             return
-        if not self._has_on_trace_ready:
+        if "on_trace_ready" not in self._profiler_kwargs:
             self.profiler.on_trace_ready = partial(self._write, action_name)
         if self._steps is not None:
-            is_short = self._given_schedule is _default_schedule and self._num_batches(step) < _NUM_STEPS
-            if is_short and self._stage == "fit" and step == "validation_step":
-                pass
-            elif is_short:
+            is_short = self._schedule is _default_schedule and self._num_batches(step) < _NUM_STEPS
+            if not is_short:
+                self._steps.advance(step, is_sanity_check=getattr(self._trainer, "sanity_checking", False))
+            elif self._stage != "fit" or step != "validation_step":
                 warn_user(
                     f"{type(self).__name__}: there are not enough steps to properly record traces by the default "
                     f"schedule, which takes {_NUM_STEPS}. All are recorded. Pass `schedule` to choose."
                 )
                 self._steps, self.profiler.schedule = None, _record_all
-            else:
-                self._steps.advance(step, is_sanity_check=getattr(self._trainer, "sanity_checking", False))
         self.profiler.step()
+        self._is_idle = self.profiler.current_action == ProfilerAction.NONE
+        if self._is_idle and self._names is not None:
+            self._names.remove()
+            self._names = None
 
     def summary(self) -> str:
         """Stop torch's profiler, and return its table."""
@@ -189,28 +182,22 @@ class PyTorchProfiler(ActionProfiler):
 
     def _begin(self) -> None:
         if self._emit_nvtx:
-            self._cuda_profiler = torch.cuda.profiler.profile()
-            self._cuda_profiler.__enter__()
-            self.profiler = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
+            self._running.enter_context(torch.cuda.profiler.profile())
+            started: Any = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
         else:
-            self._steps = None if self._given_schedule is None else _StepSchedule(self._given_schedule)
-            self.profiler = profile(schedule=self._steps, **self._profiler_kwargs)
-        self.profiler.__enter__()
+            self._steps = None if self._schedule is None else _StepSchedule(self._schedule, self._max_cycles)
+            started = profile(schedule=self._steps, **self._profiler_kwargs)
+        self.profiler = self._running.enter_context(started)
+        self._is_idle = self._steps is not None and started.current_action == ProfilerAction.NONE
 
     def _end(self) -> None:
         while self._ranges:
             self._ranges.popitem()[1].__exit__(None, None, None)
-        if self._names is not None:
-            self._names.__exit__()
-            self._names = None
-        running, self.profiler = self.profiler, None
+        running, self.profiler, self._names = self.profiler, None, None
+        self._running.close()
         if running is not None:
-            running.__exit__(None, None, None)
             has_events = not self._emit_nvtx and running.profiler is not None  # None if nothing was to be recorded
             self.function_events = running.events() if has_events else None
-        if self._cuda_profiler is not None:
-            self._cuda_profiler.__exit__(None, None, None)
-            self._cuda_profiler = None
 
     def _num_batches(self, step: str) -> float:
         """Return the number of steps in the stage; inf without a trainer."""
@@ -233,53 +220,48 @@ class PyTorchProfiler(ActionProfiler):
             ended.export_stacks(path, metric=self._metric)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what runs."""
-        running = dict.fromkeys(("profiler", "_trainer", "_module", "_names", "_cuda_profiler", "_steps"))
-        return {**vars(self), **running, "_ranges": {}, "function_events": None}
+        """Exclude run state from copies and pickles."""
+        return {**vars(self), **dict.fromkeys(_RUN_STATE), "_running": ExitStack(), "_ranges": {}}
+
+
+def _opened(action_name: str) -> record_function:
+    opened = record_function(f"[pl][profile]{action_name}")
+    opened.__enter__()  # type: ignore[no-untyped-call]
+    return opened
 
 
 def _record_all(step: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
 
-def _check_table(table_kwargs: Mapping[str, Any]) -> None:
-    known = inspect.signature(EventList.table).parameters.keys() - {"self", "sort_by", "row_limit"}
-    for name in table_kwargs:
-        if name in ("sort_by", "row_limit"):
-            raise KeyError(
-                f"Found invalid table_kwargs key: {name}. This is already a positional argument of the Profiler. "
-                "Pass it as such."
-            )
-        if name not in known:
-            raise KeyError(f"Found invalid table_kwargs key: {name}. Should be within {known}.")
-
-
 class _StepSchedule:
     """A schedule that counts the steps of each stage by themselves.
 
-    The stage whose cycle has begun goes on until it has saved; steps of others meanwhile belong to it. Each has one
-    cycle.
+    The stage whose cycle has begun goes on until it has saved; steps of others meanwhile belong to it.
 
     Args:
         of_steps: The schedule of a stage.
+        max_cycles: Cycles of each stage; 0 has no limit.
     """
 
-    def __init__(self, of_steps: Callable[[int], ProfilerAction]) -> None:
+    def __init__(self, of_steps: Callable[[int], ProfilerAction], max_cycles: int) -> None:
         self._of_steps = of_steps
+        self._max_cycles = max_cycles
         self._counts: Counter[str] = Counter()
-        self._saved: set[str] = set()
+        self._saved: Counter[str] = Counter()
         self._current: str | None = None
         self._action = of_steps(0)
 
     def advance(self, step: str, *, is_sanity_check: bool) -> None:
         """Count a step."""
-        if is_sanity_check or step in self._saved or self._current not in (None, step):
+        is_over = self._max_cycles and self._saved[step] >= self._max_cycles
+        if is_sanity_check or is_over or self._current not in (None, step):
             return
         self._counts[step] += 1
         self._action = self._of_steps(self._counts[step])
         self._current = step
         if self._action == ProfilerAction.RECORD_AND_SAVE:
-            self._saved.add(step)
+            self._saved[step] += 1
             self._current = None
 
     def __call__(self, step: int) -> ProfilerAction:
@@ -313,9 +295,12 @@ class RegisterRecordFunction:
 
     def __exit__(self, *error: object) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        while self._handles:
+            self._handles.pop().remove()
 
     def _begin(self, name: str, module: nn.Module, inputs: Any) -> None:
         opened = record_function(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter_ns
@@ -50,7 +50,6 @@ class Site:
         sanity_tally: Its sums in the sanity check, which calls the hooks of validation.
         durations_ns: Durations of the newest calls, which are in neither tally yet.
         enclosed_ns: Total time of the calls that these enclosed.
-        number: Its number in its `EventLog`.
     """
 
     hook: str
@@ -60,7 +59,6 @@ class Site:
     sanity_tally: Tally = attrs.field(factory=Tally, init=False)
     durations_ns: array[int] = attrs.field(factory=partial(array, "q"), init=False)
     enclosed_ns: int = attrs.field(default=0, init=False)
-    number: int = attrs.field(default=-1, init=False)
 
     def sum_up(self, *, is_sanity_check: bool) -> None:
         """Add the newest calls to the sums."""
@@ -71,40 +69,11 @@ class Site:
         self.enclosed_ns = 0
 
 
-Event = tuple[Site, int, int]
-"""An event: its site, start on `perf_counter_ns`, and duration in nanoseconds."""
+Event = tuple[str, str, str, int, int]
+"""Hook or span, receiver and kind of its site, start on `perf_counter_ns`, and duration in nanoseconds.
 
-
-class EventLog:
-    """The newest events, stored as three plain numbers each, without objects.
-
-    Args:
-        max_events: Number of events to keep.
-
-    Attributes:
-        numbers: Number of the site, start and duration of each event, appended by the recording.
-    """
-
-    def __init__(self, max_events: int) -> None:
-        self.numbers = array("q")
-        self._max_events = max_events
-        self._sites: list[Site] = []
-
-    def add_site(self, site: Site) -> None:
-        """Give a site its number."""
-        site.number = len(self._sites)
-        self._sites.append(site)
-
-    def trim(self) -> None:
-        """Drop old events if there are twice as many as to keep; to be called regularly."""
-        if len(self.numbers) > 6 * self._max_events:
-            del self.numbers[: -3 * self._max_events]
-
-    def __iter__(self) -> Iterator[Event]:
-        """Yield the kept events, oldest first."""
-        numbers = self.numbers[-3 * self._max_events :]
-        for site_idx, start_ns, duration_ns in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
-            yield self._sites[site_idx], start_ns, duration_ns
+Plain tuples of such values are left alone by the garbage collector, of which a trace has many.
+"""
 
 
 @attrs.frozen
@@ -219,8 +188,8 @@ class Recording:
     calls and spans that it has enclosed so far.
 
     Args:
-        events: Log for calls and spans of a batch.
-        spans: Log for longer spans.
+        events: Gets calls, and spans of a batch; its `maxlen` bounds the memory.
+        spans: Gets longer spans.
 
     Attributes:
         start_ns: Start of the recording.
@@ -228,7 +197,7 @@ class Recording:
         steps: By kind of batch, durations of the batch and its hooks.
     """
 
-    def __init__(self, events: EventLog, spans: EventLog) -> None:
+    def __init__(self, events: deque[Event], spans: deque[Event]) -> None:
         self.start_ns = perf_counter_ns()
         self.sites: list[Site] = []
         self.steps: dict[str, dict[str, DurationHistogram]] = {}
@@ -254,7 +223,6 @@ class Recording:
         """
         site, before, after = self._place(hook, receiver, kind)
         self.sites.append(site)
-        self._events.add_site(site)
         return self._timer(site, function, before, after)
 
     def edge(self, hook: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -329,8 +297,7 @@ class Recording:
         site = Site(f"{verb}()", "", LOOP)
         site.tally.merge(Tally(1, duration_ns, duration_ns - self._stack[0], duration_ns))
         self.sites.append(site)
-        self._spans.add_site(site)
-        self._spans.numbers.extend((site.number, self.start_ns, duration_ns))
+        self._spans.append((site.hook, "", LOOP, self.start_ns, duration_ns))
         return duration_ns
 
     def _timer(
@@ -338,8 +305,8 @@ class Recording:
     ) -> Callable[..., Any]:
         # Everything is bound to local names and written out: an attribute lookup would cost time in each call.
         clock, stack, last = perf_counter_ns, self._stack, self._last
-        record, site_idx = self._events.numbers.append, site.number
-        hook, in_step, unwind, count = site.hook, self._in_step[site.hook], self._unwind, site.durations_ns.append
+        hook, receiver, kind, record = site.hook, site.receiver, site.kind, self._events.append
+        in_step, unwind, count = self._in_step[hook], self._unwind, site.durations_ns.append
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
             if before is not None:
@@ -359,9 +326,7 @@ class Recording:
                 count(duration_ns)
                 if enclosed_ns:
                     site.enclosed_ns += enclosed_ns
-                record(site_idx)
-                record(start_ns)
-                record(duration_ns)
+                record((hook, receiver, kind, start_ns, duration_ns))
                 if after is not None and last[hook] is site:
                     after()
 
@@ -391,11 +356,7 @@ class Recording:
         if (span, receiver) not in self._span_sites:
             site = self._span_sites[span, receiver] = Site(span.name, receiver, LOOP)
             self.sites.append(site)
-            self._log_of(span).add_site(site)
         return self._span_sites[span, receiver]
-
-    def _log_of(self, span: Span) -> EventLog:
-        return self._events if span.is_in_step else self._spans
 
     def _ending_inner(self, span: Span) -> _Action:
         """Return a function that closes all spans inside of a span, if it is open."""
@@ -427,7 +388,8 @@ class Recording:
             self._count_sanity_check(False)
         site.durations_ns.append(duration_ns)
         site.enclosed_ns += enclosed_ns
-        self._log_of(span).numbers.extend((site.number, start_ns, duration_ns))
+        log = self._events if span.is_in_step else self._spans
+        log.append((site.hook, site.receiver, LOOP, start_ns, duration_ns))
         if span.is_step:
             in_step = self._in_step
             in_step[span.name][0], in_step[BETWEEN_HOOKS][0] = duration_ns, duration_ns - enclosed_ns
@@ -461,8 +423,6 @@ class Recording:
             for histogram, (_, durations_ns) in zip(self.steps[name].values(), pairs, strict=True):
                 histogram.add(durations_ns)
                 del durations_ns[:]
-        self._events.trim()
-        self._spans.trim()
 
     def _count_sanity_check(self, is_on: bool) -> None:
         self._sum_up()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["ModelSummary", "ModuleRow", "RichModelSummary", "Summary", "summarize"]
-
-_OWN_SUMMARY = "Override `print(summary)`, or `on_fit_start`, and use `camshaft.callbacks.summarize(module)`."
 
 
 _SMALL_BYTES = 100_000
@@ -48,10 +46,6 @@ class ModelSummary(Callback):
     """
 
     only_observes = True
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_summary": _OWN_SUMMARY,
-        "summarize": _OWN_SUMMARY,
-    }
 
     def __init__(self, max_depth: int = 1, *, example_input_array: Any = None) -> None:
         _check_depth(max_depth, "ModelSummary")
@@ -90,7 +84,7 @@ class RichModelSummary(ModelSummary):
     def __init__(
         self, max_depth: int = 1, *, header_style: str = "bold magenta", example_input_array: Any = None
     ) -> None:
-        check_installed("rich", "rich", type(self).__name__)
+        check_installed("rich", "rich", self)
         super().__init__(max_depth, example_input_array=example_input_array)
         self.header_style = header_style
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rich import get_console
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -103,116 +101,6 @@ def _metrics_text(metrics: MetricTexts) -> Text:
     for name, value in metrics:
         parts += ["  " if parts else "", (name, "dim"), " ", value]
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
-
-
-class ColumnsDisplay:
-    """One task of a `Progress` for each row, drawn by hooks.
-
-    Args:
-        columns: Columns of a task, whose description, total and completed batches are those of the row.
-        metrics_style: Style of the metrics, which are in the last column, or "".
-        delimiter: Text between two metrics.
-        console_arguments: Arguments of rich's `Console`.
-
-    Attributes:
-        progress: The `Progress`.
-        task_ids: The task of each row that was drawn last.
-    """
-
-    def __init__(
-        self,
-        columns: Sequence[ProgressColumn | str],
-        metrics_style: str = "",
-        delimiter: str = "  ",
-        console_arguments: dict[str, Any] | None = None,
-    ) -> None:
-        column = TextColumn("{task.fields[metrics]}", style=metrics_style or "none", markup=False)
-        self._delimiter = delimiter
-        self._console = Console(**console_arguments or {})
-        self.progress = Progress(*columns, column, console=self._console, auto_refresh=False)
-        self.task_ids: list[TaskID] = []
-        self.progress.start()
-
-    def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Redraw the rows, with `metrics` at the first."""
-        progress = self.progress
-        while len(self.task_ids) > len(rows):
-            progress.remove_task(self.task_ids.pop())
-        while len(self.task_ids) < len(rows):
-            self.task_ids.append(progress.add_task("", total=None, metrics=""))
-        for row_idx, (task, row) in enumerate(zip(self.task_ids, rows, strict=True)):
-            self._show(task, row, metrics if row_idx == 0 else ())
-        progress.refresh()
-
-    def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Print a permanent row with `metrics`, above those that are redrawn."""
-        self.draw([row], metrics)
-        self._console.print(self.progress.make_tasks_table(self.progress.tasks))
-
-    def close(self, erase: bool = False) -> None:
-        """Restore the cursor and the standard streams; the drawing stays unless `erase` is true."""
-        self.progress.live.transient = erase
-        self.progress.stop()
-
-    def _show(self, task_id: TaskID, row: Reading, metrics: MetricTexts) -> None:
-        progress = self.progress
-        task = next(task for task in progress.tasks if task.id == task_id)
-        if task.description != row.label:
-            progress.reset(task_id, total=None)  # another pass, whose time starts anew
-        text = self._delimiter.join(f"{name}: {value}" for name, value in metrics)
-        progress.update(task_id, description=row.label, total=row.total, completed=row.position, metrics=text)
-
-
-class StyledColumn(ProgressColumn):
-    """A text about each task.
-
-    Args:
-        describe: Returns the text.
-        style: Its style.
-        max_refresh: Least time between two readings, in seconds; None reads at each drawing.
-    """
-
-    def __init__(self, describe: Callable[[Task], str], style: str, max_refresh: float | None = None) -> None:
-        super().__init__()
-        self.describe = describe
-        self.style = style
-        self.max_refresh = max_refresh
-
-    def render(self, task: Task) -> Text:
-        """Return the text."""
-        return Text(self.describe(task), style=self.style)
-
-
-def _batches(task: Task) -> str:
-    """Return finished and total batches, such as "3/10", or "3/--" if the total is unknown."""
-    return f"{int(task.completed)}/{'--' if task.total is None else int(task.total)}"
-
-
-def _times(task: Task) -> str:
-    """Return elapsed and remaining time, such as "0:00:03 • 0:01:10"."""
-    seconds = (task.finished_time if task.finished else task.elapsed, task.time_remaining)
-    return " • ".join("-:--:--" if one is None else str(timedelta(seconds=int(one))) for one in seconds)
-
-
-def _rate(task: Task) -> str:
-    """Return the batches per second, such as "12.30it/s"."""
-    return f"{task.speed or 0.0:.2f}it/s"
-
-
-def default_columns(theme: Any) -> list[ProgressColumn]:
-    """Return the columns of description, bar, batches, time and rate, in the styles of a theme."""
-    description = theme.description or "progress.description"
-    return [
-        TextColumn(f"[{description}]{{task.description}}"),
-        BarColumn(
-            complete_style=theme.progress_bar,
-            finished_style=theme.progress_bar_finished,
-            pulse_style=theme.progress_bar_pulse,
-        ),
-        StyledColumn(_batches, theme.batch_progress),
-        StyledColumn(_times, theme.time, max_refresh=0.5),
-        StyledColumn(_rate, theme.processing_speed),
-    ]
 
 
 class NotebookDisplay:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -45,11 +45,6 @@ class BaseFinetuning(Callback):
         self._num_groups: list[int] = []  # of each optimizer when fit started
         self._loaded: dict[str, Any] | None = None
         self._is_fitting = False
-
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_apply_mapping_to_param_groups": "`state_dict` keeps the groups' parameters.",
-        "_store": "`state_dict` keeps the groups' parameters.",
-    }
 
     def freeze_before_training(self, module: Any) -> None:
         """Freeze the parts that are not trained at first; called before `configure_optimizers`. To be overridden."""
@@ -315,18 +310,17 @@ class BackboneFinetuning(BaseFinetuning):
         rounding: int = 12,
     ) -> None:
         super().__init__()
-        where = type(self).__name__
         action = "Pass the zero-based index of an epoch."
-        check_number(where, action, least=0, unfreeze_backbone_at_epoch=unfreeze_backbone_at_epoch)
+        check_number(self, action, least=0, unfreeze_backbone_at_epoch=unfreeze_backbone_at_epoch)
         first_lr: dict[str, Any] = {
             "backbone_initial_ratio_lr": backbone_initial_ratio_lr,
             "backbone_initial_lr": backbone_initial_lr,
         }
-        check_number(where, above=0, or_none=True, **first_lr, initial_denom_lr=initial_denom_lr)
-        check_not_both(where, **first_lr)
+        check_number(self, above=0, or_none=True, **first_lr, initial_denom_lr=initial_denom_lr)
+        check_not_both(self, **first_lr)
         if initial_denom_lr != 10.0 and (backbone_initial_ratio_lr, backbone_initial_lr) != (None, None):
             rule = "left out if the first learning rate is given otherwise"
-            raise InvalidArgumentError("initial_denom_lr", rule, initial_denom_lr, where, "Pass one of them.")
+            raise InvalidArgumentError("initial_denom_lr", rule, initial_denom_lr, self, "Pass one of them.")
         self.unfreeze_backbone_at_epoch = unfreeze_backbone_at_epoch
         self.lambda_func = lambda_func
         self.backbone_initial_ratio_lr = backbone_initial_ratio_lr

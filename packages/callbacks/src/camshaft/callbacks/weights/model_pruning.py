@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -69,21 +69,6 @@ class ModelPruning(Callback):
         ValueError: In fit, if the module's parameters are sharded.
     """
 
-    _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        (
-            "_apply_global_pruning",
-            "_apply_local_pruning",
-            "_copy_param",
-            "_create_pruning_fn",
-            "_get_pruned_stats",
-            "_is_pruning_method",
-            "_log_sparsity_stats",
-            "_make_pruning_permanent_on_state_dict",
-            "_resolve_global_kwargs",
-            "_wrap_pruning_fn",
-        ),
-        "Override `apply_pruning`, `apply_lottery_ticket_hypothesis` or `make_pruning_permanent`.",
-    )
     PARAMETER_NAMES: ClassVar[tuple[str, ...]] = ("weight", "bias")
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,9 +20,6 @@ from camshaft.hooks_core.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
-
-
-_OWN_AVERAGES = "Subclass `WeightAveraging` for averages of your own."
 
 
 class StochasticWeightAveraging(Callback):
@@ -59,18 +56,6 @@ class StochasticWeightAveraging(Callback):
     averages_weights: ClassVar[bool] = True
     includes_last_epoch: ClassVar[bool] = True
     """True if the weights after the last epoch are averaged as well."""
-
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "swa_start": "Pass `swa_epoch_start`.",
-        "swa_end": "Pass `swa_epoch_start`.",
-        "transfer_weights": _OWN_AVERAGES,
-        "update_parameters": _OWN_AVERAGES,
-        "reset_batch_norm_and_save_state": _OWN_AVERAGES,
-        "reset_momenta": _OWN_AVERAGES,
-        "pl_module_contains_batch_norm": _OWN_AVERAGES,
-        "_load_average_model_state": _OWN_AVERAGES,
-        "_clear_schedulers": "Pass `swa_lrs`.",
-    }
 
     def __init__(
         self,
@@ -241,7 +226,7 @@ class StochasticWeightAveraging(Callback):
         num_groups = len(optimizer.param_groups)
         if isinstance(lrs, list) and (len(lrs) < num_groups or (len(lrs) > num_groups and not may_grow)):
             rule = f"one number or {num_groups}, one of each parameter group"
-            raise InvalidArgumentError("swa_lrs", rule, lrs, type(self).__name__, "Pass as many.")
+            raise InvalidArgumentError("swa_lrs", rule, lrs, self, "Pass as many.")
 
     def _apply(self, trainer: TrainerProtocol, module: Any) -> None:
         if self.average_model is None:

@@ -64,7 +64,7 @@ class WeightAveraging(Callback):
         avg_fn: Any = None,
         multi_avg_fn: Any = None,
     ) -> None:
-        check_not_both(type(self).__name__, avg_fn=avg_fn, multi_avg_fn=multi_avg_fn)
+        check_not_both(self, avg_fn=avg_fn, multi_avg_fn=multi_avg_fn)
         self.device = device
         self.use_buffers = use_buffers
         self.apply_at_end = apply_at_end
@@ -242,15 +242,14 @@ class EMAWeightAveraging(WeightAveraging):
         *,
         apply_at_end: bool = True,
     ) -> None:
-        where = type(self).__name__
-        check_number(where, "Pass the weight of the previous average, such as 0.999.", least=0, most=1, decay=decay)
+        check_number(self, "Pass the weight of the previous average, such as 0.999.", least=0, most=1, decay=decay)
         least, action = 1 if update_starting_at_epoch is None else 0, "Pass 0 only beside `update_starting_at_epoch`."
-        check_number(where, action, least=least, update_every_n_steps=update_every_n_steps)
+        check_number(self, action, least=least, update_every_n_steps=update_every_n_steps)
         first: dict[str, Any] = {
             "update_starting_at_step": update_starting_at_step,
             "update_starting_at_epoch": update_starting_at_epoch,
         }
-        check_number(where, "Pass a zero-based index.", least=0, or_none=True, **first)
+        check_number(self, "Pass a zero-based index.", least=0, or_none=True, **first)
 
         def update(averages: Any, weights: Any, _: Any) -> None:
             # as torch's `get_ema_multi_avg_fn`, without its checks of types and of gradient mode at each step

@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 from camshaft.compat.names.table import members
+from camshaft.compat.names.uncalled_methods import UNCALLED
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be, warn_user
 
@@ -70,9 +71,11 @@ def same_as(name: str) -> Any:
 
 
 def add_fields(cls: type) -> None:
-    """Give a callback's class, and its bases, the fields of Lightning's class that have other names here."""
+    """Give a callback's class, and its bases, what Lightning's class has: fields, and methods that are never called."""
     for klass in cls.__mro__:
         if klass.__module__.startswith("camshaft.callbacks."):
+            if klass.__name__ in UNCALLED and "_uncalled_methods" not in vars(klass):
+                klass._uncalled_methods = UNCALLED[klass.__name__]  # type: ignore[attr-defined]
             for name, ours in members().get(klass.__name__, {}).items():
                 if name not in vars(klass):
                     setattr(klass, name, same_as(ours))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from inspect import signature
@@ -12,11 +11,7 @@ from typing import Any, ClassVar, Final
 from camshaft.callbacks import EarlyStopping as _EarlyStopping
 from camshaft.callbacks import LearningRateMonitor as _LearningRateMonitor
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
-from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
-from camshaft.callbacks.progress.progress_bar import ProgressBar as _ProgressBar
-from camshaft.callbacks.progress.progress_bar import overridden_names
 from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note
-from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be
 
 UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
@@ -256,71 +251,3 @@ class LearningRateMonitor(_LearningRateMonitor, metaclass=StandIn):
         for name in (name for of_one in names for name in of_one):
             single = name.replace(token, "")
             self.lrs.setdefault(name, self.lrs.pop(single, []) if single != name else [])
-
-
-def todays_refresh_rate(batches: int) -> int | None:
-    """Return today's argument: 1, which was the default, leaves it to the time."""
-    return None if batches == 1 else batches
-
-
-def _refresh_rate_of_tqdm(batches: int) -> int | None:
-    """Return today's argument, after what the environment asks for: fewer drawings on Colab, or TQDM_MINITERS."""
-    if os.environ.get("COLAB_GPU") and batches == 1:
-        return 20
-    return todays_refresh_rate(max(int(os.environ.get("TQDM_MINITERS", 0)), batches))
-
-
-def _get_refresh_rate(bar: Any) -> float:
-    """Batches between two drawings; 1 also stands for a drawing by time."""
-    return 1 if bar._refresh_rate is None else bar._refresh_rate
-
-
-def _set_refresh_rate(bar: Any, batches: int) -> None:
-    bar._refresh_rate = todays_refresh_rate(batches)
-
-
-batches_between = property(_get_refresh_rate, _set_refresh_rate)
-
-
-class ProgressBar(_TQDMProgressBar, metaclass=StandIn):
-    """The bar of releases 0.7 to 1.6, drawn with tqdm, and the base class of those since, which draws nothing.
-
-    A subclass draws by itself if it overrides hooks, unless it leaves the calls of methods such as `init_train_tqdm` to
-    this class.
-
-    Args:
-        refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
-        process_position: As today.
-    """
-
-    __stands_for__: ClassVar[type] = _ProgressBar
-    refresh_rate = batches_between
-
-    def __init__(self, refresh_rate: int = 1, process_position: int = 0) -> None:
-        super().__init__(_refresh_rate_of_tqdm(refresh_rate), process_position)
-        names = overridden_names(type(self), ProgressBar)
-        makers = [name for name in names if name.startswith("init_") and name.endswith("_tqdm")]
-        own_classes = type(self).__mro__[: type(self).__mro__.index(ProgressBar)]
-        self._makes_bars = bool(makers) and not any(mentions_method(own_classes, name) for name in makers)
-        self._draws_itself = not self._makes_bars and any(name.startswith("on_") for name in names)
-        self._owns_bars = not makers or self._makes_bars
-
-    def _shows(self) -> bool:
-        return super()._shows() and not self._draws_itself
-
-
-class TQDMProgressBar(_TQDMProgressBar, metaclass=StandIn):
-    """The bar of releases since 1.5, drawn with tqdm.
-
-    Args:
-        refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time, but on Colab after 20 batches.
-            The environment variable TQDM_MINITERS sets the least number.
-        process_position: As today.
-        leave: As today.
-    """
-
-    __stands_for__: ClassVar[type] = _TQDMProgressBar
-    refresh_rate = batches_between
-
-    def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
-        super().__init__(_refresh_rate_of_tqdm(refresh_rate), process_position, leave)

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
-from rich.progress import BarColumn, Progress, ProgressColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.text import Text
-
-from camshaft.callbacks import RichProgressBarTheme
-from camshaft.callbacks.progress.rich_display import StyledColumn, default_columns
-
-_BATCHES, _TIMES, _RATE = (
-    one.describe for one in default_columns(RichProgressBarTheme()) if isinstance(one, StyledColumn)
-)
 
 
 class CustomProgress(Progress):
@@ -29,37 +23,57 @@ class CustomBarColumn(BarColumn):
     """A bar."""
 
 
-class BatchesProcessedColumn(StyledColumn):
-    """Finished and total batches.
+class _StyledColumn(ProgressColumn):
+    def __init__(self, style: Any) -> None:
+        super().__init__()
+        self.style = style
+
+    def render(self, task: Task) -> Text:
+        """Return the text."""
+        return Text(self.describe(task), style=self.style)
+
+    def describe(self, task: Task) -> str:
+        """Return what is known of a task."""
+        raise NotImplementedError
+
+
+class BatchesProcessedColumn(_StyledColumn):
+    """Finished and total batches, such as "3/10", or "3/--" if the total is unknown.
 
     Args:
         style: Style of the text.
     """
 
-    def __init__(self, style: Any) -> None:
-        super().__init__(_BATCHES, style)
+    def describe(self, task: Task) -> str:
+        """Return the batches."""
+        return f"{int(task.completed)}/{'--' if task.total is None else int(task.total)}"
 
 
-class CustomTimeColumn(StyledColumn):
-    """Elapsed and remaining time.
-
-    Args:
-        style: Style of the text.
-    """
-
-    def __init__(self, style: Any) -> None:
-        super().__init__(_TIMES, style, max_refresh=0.5)
-
-
-class ProcessingSpeedColumn(StyledColumn):
-    """Batches per second.
+class CustomTimeColumn(_StyledColumn):
+    """Elapsed and remaining time, such as "0:00:03 • 0:01:10".
 
     Args:
         style: Style of the text.
     """
 
-    def __init__(self, style: Any) -> None:
-        super().__init__(_RATE, style)
+    max_refresh = 0.5
+
+    def describe(self, task: Task) -> str:
+        """Return the times."""
+        seconds = (task.finished_time if task.finished else task.elapsed, task.time_remaining)
+        return " • ".join("-:--:--" if one is None else str(timedelta(seconds=int(one))) for one in seconds)
+
+
+class ProcessingSpeedColumn(_StyledColumn):
+    """Batches per second, such as "12.30it/s".
+
+    Args:
+        style: Style of the text.
+    """
+
+    def describe(self, task: Task) -> str:
+        """Return the rate."""
+        return f"{task.speed or 0.0:.2f}it/s"
 
 
 class MetricsTextColumn(ProgressColumn):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from camshaft.callbacks import RichProgressBar as _RichProgressBar
-from camshaft.callbacks.progress.progress_bar import overridden_names
+from camshaft.callbacks.arguments import check_installed
 from camshaft.compat.names.stand_ins import StandIn
-from camshaft.compat.names.trainer.callbacks import batches_between, todays_refresh_rate
+from camshaft.compat.names.trainer.progress_bars import LightningBar, overridden_names, todays_refresh_rate
+from camshaft.hooks_core.messages import must_be
 
 _DRAWING = {
     *("_init_progress", "_add_task", "_initialize_train_progress_bar_id", "_update", "_stop_progress", "refresh"),
@@ -16,23 +18,86 @@ _DRAWING = {
 }
 """Methods of Lightning's class that draw; a subclass that overrides one draws by all of them."""
 
-_STAGES = ("train", "val", "val_sanity", "test", "predict")
+
+@dataclass
+class RichProgressBarTheme:
+    """Styles of a `RichProgressBar`, as rich names them: "bold red", "#6206E0"; "" for none.
+
+    Args:
+        description: Style of the title.
+        progress_bar: Style of the finished part of a bar.
+        progress_bar_finished: Style of a finished bar.
+        progress_bar_pulse: Style of a bar of unknown length.
+        batch_progress: Style of the number of batches.
+        time: Style of elapsed and remaining time.
+        processing_speed: Style of the batches per second.
+        metrics: Style of the metrics.
+        metrics_text_delimiter: Text between two metrics.
+        metrics_format: Format of numbers among the metrics.
+    """
+
+    description: str = ""
+    progress_bar: str = "#6206E0"
+    progress_bar_finished: str = "#6206E0"
+    progress_bar_pulse: str = "#6206E0"
+    batch_progress: str = ""
+    time: str = "dim"
+    processing_speed: str = "dim underline"
+    metrics: str = "italic"
+    metrics_text_delimiter: str = " "
+    metrics_format: str = ".3f"
 
 
-class RichProgressBar(_RichProgressBar, metaclass=StandIn):
+def _id_property(stage: str) -> property:
+    def get(bar: RichProgressBar) -> Any:
+        return bar._task_id(stage)
+
+    def set_(bar: RichProgressBar, task_id: Any) -> None:
+        bar._own_task_ids[stage] = task_id
+
+    return property(get, set_, doc=f"The rich task of the pass {stage!r}; None if `progress` has none.")
+
+
+def _task_property(stage: str) -> property:
+    def get(bar: RichProgressBar) -> Any:
+        task_id = bar._task_id(stage)
+        if task_id is None:
+            where, action = type(bar).__name__, "Pass a `theme` or override `configure_columns` to have tasks."
+            raise TypeError(must_be(f"{stage} task", "read while its pass is drawn", None, where, action))
+        return next(task for task in bar.progress.tasks if task.id == task_id)
+
+    return property(get, doc=f"The rich `Task` of the pass {stage!r}; raises `TypeError` while it is not drawn.")
+
+
+class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
     """The bar of releases since 1.5, drawn with rich; by the methods of Lightning's class if one is overridden.
 
     Args:
         refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
         leave: As today.
-        theme: As today.
+        theme: The styles; None is camshaft's own layout. With a theme, or in a subclass that overrides
+            `configure_columns`, a terminal shows the columns of a rich `Progress`.
         console_kwargs: As today.
         refresh_rate_per_second: In 1.5: drawings a second; 0 draws none.
     """
 
     __stands_for__: ClassVar[type] = _RichProgressBar
-    _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(_DRAWING, "")
-    refresh_rate = batches_between
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(_DRAWING, ""),
+        **dict.fromkeys(
+            ("train_progress_bar", "val_progress_bar", "val_sanity_check_bar", "test_progress_bar"),
+            "Override `configure_columns` or `open_display`.",
+        ),
+    }
+    train_progress_bar_id = _id_property("train")
+    val_progress_bar_id = _id_property("validation")
+    val_sanity_progress_bar_id = _id_property("sanity")
+    test_progress_bar_id = _id_property("test")
+    predict_progress_bar_id = _id_property("predict")
+    train_progress_bar = _task_property("train")
+    val_progress_bar = _task_property("validation")
+    val_sanity_check_bar = _task_property("sanity")
+    test_progress_bar = _task_property("test")
 
     def __init__(
         self,
@@ -45,8 +110,11 @@ class RichProgressBar(_RichProgressBar, metaclass=StandIn):
     ) -> None:
         batches = todays_refresh_rate(0 if refresh_rate_per_second == 0 else refresh_rate)
         seconds = 1 / refresh_rate_per_second if refresh_rate_per_second and batches is None else None
-        super().__init__(batches, leave, theme, console_kwargs, refresh_rate_seconds=seconds)
+        super().__init__(batches, leave, console_kwargs=console_kwargs, refresh_rate_seconds=seconds)
+        self._has_theme = theme is not None
+        self.theme = RichProgressBarTheme() if theme is None else theme
         self._own_progress: Any = None
+        self._own_task_ids: dict[str, Any] = {}  # of a subclass that draws tasks by itself
         self._progress_stopped = False
         self._console: Any = None
         self._metric_component: Any = None
@@ -54,20 +122,59 @@ class RichProgressBar(_RichProgressBar, metaclass=StandIn):
     @property
     def progress(self) -> Any:
         """The rich `Progress`; None while there is none."""
-        return super().progress if self._own_progress is None else self._own_progress
+        return getattr(self._display, "progress", None) if self._own_progress is None else self._own_progress
 
     @progress.setter
     def progress(self, progress: Any) -> None:
         self._own_progress = progress
 
+    def refresh(self, hard: bool = False) -> None:
+        """Redraw `progress`, if there is one; `hard` makes no difference."""
+        if self.progress is not None:
+            self.progress.refresh()
+
+    def _task_id(self, stage: str) -> Any:
+        """Return the id of a pass's task, as it was drawn last."""
+        if self._own_task_ids.get(stage) is not None:
+            return self._own_task_ids[stage]
+        passes = [name for name, meter in (("train", self._train), (self._stage, self._evaluation)) if meter]
+        drawn = dict(zip(passes, getattr(self._display, "task_ids", ()), strict=False))
+        return drawn.get(stage)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to a run."""
+        """Exclude run state from copies and pickles."""
         of_run = dict.fromkeys(("_own_progress", "_console", "_metric_component"))
         return {**super().__getstate__(), **of_run, "_own_task_ids": {}}
 
     def open_display(self, output: Any) -> Any:
         """Return the display."""
-        return _DisplayByMethods(self) if self._draws_by_methods else super().open_display(output)
+        own_columns = type(self).configure_columns is not RichProgressBar.configure_columns
+        if self._draws_by_methods or (output == "terminal" and (self._has_theme or own_columns)):
+            return _DisplayByMethods(self)
+        return super().open_display(output)
+
+    def configure_columns(self, trainer: Any) -> list[Any]:
+        """Return the columns of a rich `Progress`, before that of the metrics; to be overridden.
+
+        Each task is a pass over batches.
+        """
+        check_installed("rich", "rich", self)
+        from rich.progress import TextColumn
+
+        from camshaft.compat.names.trainer import rich_columns
+
+        theme = self.theme
+        return [
+            TextColumn(f"[{theme.description or 'progress.description'}]{{task.description}}"),
+            rich_columns.CustomBarColumn(
+                complete_style=theme.progress_bar,
+                finished_style=theme.progress_bar_finished,
+                pulse_style=theme.progress_bar_pulse,
+            ),
+            rich_columns.BatchesProcessedColumn(theme.batch_progress),
+            rich_columns.CustomTimeColumn(theme.time),
+            rich_columns.ProcessingSpeedColumn(theme.processing_speed),
+        ]
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Detect the kind of output."""
@@ -113,8 +220,7 @@ class RichProgressBar(_RichProgressBar, metaclass=StandIn):
             self._progress_stopped = True
 
     def _reset_progress_bar_ids(self) -> None:
-        for stage in _STAGES:
-            setattr(self, f"{stage}_progress_bar_id", None)
+        self._own_task_ids = {}
 
     def _initialize_train_progress_bar_id(self) -> None:
         description = self._get_train_description(self.trainer.current_epoch)
@@ -170,7 +276,7 @@ class _DisplayByMethods:
                 bar.progress.reset(self.task_ids[idx], total=row.total, description=row.label, visible=True)
                 self._labels[idx] = row.label
             bar._update(self.task_ids[idx], row.position)
-        bar._update_metrics(bar.trainer, bar.trainer.lightning_module)
+        bar._update_metrics(bar.trainer, getattr(bar.trainer, "lightning_module", None))
         bar.refresh()
 
     def keep(self, row: Any, metrics: Any) -> None:
