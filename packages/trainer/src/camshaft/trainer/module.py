@@ -213,13 +213,8 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on the first process only, by the trainer's progress bar if it shows one; arguments as Python's."""
-        if self.global_rank != 0:
-            return
-        bar = None if self._trainer is None else getattr(self._trainer, "progress_bar_callback", None)
-        if bar is not None and bar.is_enabled:
-            bar.print(*args, **kwargs)
-        else:
-            print(*args, **kwargs)
+        if self.global_rank == 0:
+            (print if self._trainer is None else self._trainer.print)(*args, **kwargs)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """Gather the tensors of all processes. Collective.

@@ -391,12 +391,7 @@ class Trainer:
             The logged epoch values, a dictionary per loader.
         """
         call = VerbCall("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only)
-        with running(self, call) as run:
-            self.begin_logging(run)
-            results: list[dict[str, float]] = run_verb(run, self.validate_loop)
-        if verbose and self.is_global_zero:
-            print_results(results, "validate")
-        return results
+        return self._evaluate(call, self.validate_loop, verbose)
 
     def test(
         self,
@@ -409,11 +404,14 @@ class Trainer:
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
         call = VerbCall("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only)
+        return self._evaluate(call, self.test_loop, verbose)
+
+    def _evaluate(self, call: VerbCall, loop: EvaluationLoop, verbose: bool) -> list[dict[str, float]]:
         with running(self, call) as run:
             self.begin_logging(run)
-            results: list[dict[str, float]] = run_verb(run, self.test_loop)
+            results: list[dict[str, float]] = run_verb(run, loop)
         if verbose and self.is_global_zero:
-            print_results(results, "test")
+            print_results(results, call.verb)
         return results
 
     def predict(
@@ -528,12 +526,10 @@ class Trainer:
         Raises:
             RuntimeError: If no fit runs whose loaders are there, or a batch is being trained.
         """
-        run = self.current_run
-        if run is None or not self.is_running or run.verb != "fit" or run.batch_idx is not None:
-            rule = "used in fit, once the loaders are there and while no batch is trained"
-            action = "Use it in `on_fit_start`, `on_train_start` or `on_train_epoch_start`."
-            where = "nothing" if run is None or not self.is_running else run.position()
-            raise RuntimeError(must_be("trial", rule, where, "Trainer", action))
+        run = self._running_fit("trial", "Use it in `on_fit_start`, `on_train_start` or `on_train_epoch_start`.")
+        if run.batch_idx is not None:
+            rule, action = "used while no batch is trained", "Use it in `on_train_epoch_start`."
+            raise RuntimeError(must_be("trial", rule, run.position(), "Trainer", action))
         with self.silenced(), self.fit_loop.trial(run, reload=reload) as batches:
             yield batches
 
@@ -546,11 +542,11 @@ class Trainer:
         Raises:
             RuntimeError: If no fit runs whose loaders are there.
         """
-        data = self.fit_loop.data if self.is_running else None
+        self._running_fit("follow_samples", "Use it in `on_fit_start`.")
+        data = self.fit_loop.data
         if data is None or data.loader is None:
-            action = "Use it in `on_fit_start`."
-            rule = "used in fit, once the loaders are there"
-            raise RuntimeError(must_be("follow_samples", rule, None, type(self).__qualname__, action))
+            rule, action = "used once the loaders are there", "Use it in `on_fit_start`."
+            raise RuntimeError(must_be("follow_samples", rule, None, "Trainer", action))
         return data.follow_samples()
 
     @contextmanager
@@ -560,10 +556,7 @@ class Trainer:
         Raises:
             RuntimeError: If no fit runs.
         """
-        run = self.current_run
-        if run is None or not self.is_running or run.verb != "fit":
-            action = "Use it in `on_train_batch_start`."
-            raise RuntimeError(must_be("trial_step", "used in fit, while a batch waits", None, "Trainer", action))
+        run = self._running_fit("trial_step", "Use it in `on_train_batch_start`.")
         with self.silenced(), self.fit_loop.trial_step(run):
             yield
 
@@ -575,6 +568,13 @@ class Trainer:
             yield
         finally:
             self._loggers = loggers
+
+    def _running_fit(self, method: str, action: str) -> Run:
+        run = self.current_run
+        if run is None or not self.is_running or run.verb != "fit":
+            verb = run.verb if run is not None and self.is_running else None
+            raise RuntimeError(must_be(method, "used during fit", verb, "Trainer", action))
+        return run
 
     def _started_run(self, method: str) -> Run:
         if self.current_run is None:
