@@ -31,7 +31,6 @@ from camshaft.loops import (
     run_verb,
 )
 from camshaft.loops.metrics import EpochEndReduction, MetricLog
-from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.configuration import (
     check_barebones,
@@ -41,7 +40,6 @@ from camshaft.trainer.configuration import (
     choose_log_interval,
     choose_profiler,
     choose_strategy,
-    device_ids_of,
     limits_of_trial,
     listed,
     num_devices_of,
@@ -141,7 +139,7 @@ class Trainer:
     """Classes of the loops of fit, of validation, test and prediction."""
 
     saves_each_row: ClassVar[bool] = False
-    """Whether loggers are told to save after each row of metrics, rather than at the ends of epochs."""
+    """If true, loggers save after each row of metrics, rather than at the ends of epochs."""
 
     __slots__ = (
         *("__weakref__", "_barebones", "_callbacks", "_default_root_dir", "_fast_dev_run", "_log_every_n_steps"),
@@ -505,13 +503,13 @@ class Trainer:
     def preempt(self, path: str | os.PathLike[str]) -> None:
         """Save everything and end training as soon as no step is half done, whatever minimum is set.
 
-        A validation that is due by then runs first, so that what goes on has missed nothing; no other does.
+        A validation that is due by then runs first; no other does.
 
         Any one process may call it at any time, as in a handler of SIGTERM; all of them follow at their next agreement,
         a moment later. Where nothing is being trained, it warns.
 
         Args:
-            path: The checkpoint to write; `fit(ckpt_path=path)` goes on from it as if nothing had happened.
+            path: The checkpoint to write; `fit(ckpt_path=path)` resumes from it exactly.
         """
         run = self.current_run
         if run is None or not self.is_running or run.verb != "fit":
@@ -598,11 +596,6 @@ class Trainer:
         "fit_loop.should_stop", "True if training is to stop at the next opportunity; set it anywhere.", settable=True
     )
     is_preempted: bool = forwarded("fit_loop.is_preempted", "True if the fit ends, or ended, because of `preempt`.")
-
-    @property
-    def received_sigterm(self) -> bool:
-        """True if the last fit got a SIGTERM that a `PreemptionCheckpoint` caught; without one SIGTERM ends it."""
-        return any(getattr(callback, "received_sigterm", False) for callback in self.callbacks)
 
     is_last_batch: bool = forwarded(
         "fit_loop.is_last_batch", "True in the last batch of an epoch, where that is known."
@@ -747,11 +740,6 @@ class Trainer:
     # data
 
     num_training_batches: int | float = forwarded("fit_loop.num_batches", "Batches per training epoch; inf if unknown.")
-    val_check_batch: int | float | None = forwarded(
-        "fit_loop.num_batches_between_validations",
-        "Batches between validations of fit, inf for an epoch of unknown length; None before loaders are there, and "
-        "where time counts.",
-    )
     num_val_batches: list[int | float] = forwarded("_validation_loop.num_batches", "Batches per validation loader.")
     num_sanity_val_batches: list[int | float] = forwarded(
         "fit_loop.num_sanity_batches", "Batches per validation loader that the sanity check takes."
@@ -884,31 +872,14 @@ class Trainer:
         return num_devices_of(self.strategy)
 
     @property
-    def device_ids(self) -> list[int]:
-        """Index of each device of this machine that is used, from 0 where devices have no index."""
-        return device_ids_of(self.strategy)
-
-    @property
     def precision(self) -> str | None:
         """Name of the number format, such as "32-true"; None for a strategy of others that does not tell."""
         return precision_of(self.strategy)
 
     @property
-    def node_rank(self) -> int:
-        """Index of this machine."""
-        return self.global_rank // self.num_devices
-
-    @property
     def is_global_zero(self) -> bool:
         """True on rank 0, which writes files."""
         return self.global_rank == 0
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, int] | None:
-        """Arguments of torch's `DistributedSampler` for this process's share of data; None on a single device."""
-        if isinstance(self.strategy, SingleDeviceStrategy):
-            return None
-        return {"num_replicas": self.strategy.num_data_ranks, "rank": self.strategy.data_rank}
 
     @contextmanager
     def init_module(self, empty_init: bool | None = None) -> Iterator[None]:

@@ -91,7 +91,7 @@ class OptionParser(ArgumentParser):
 
     def _no_option(self, key: str) -> str:
         key = self._without_subcommand(key)
-        return f"--{key} is no option. {_closest(key, self._options())}"
+        return f"--{key} is not an option. {_closest(key, self._options())}"
 
     def _without_subcommand(self, key: str) -> str:
         first, _, rest = key.partition(".")
