@@ -312,8 +312,10 @@ class TrainerArgumentParser(OptionParser):
         for option in of_class._actions:
             kind = _TRAINER_TYPES.get(option.dest.rpartition(".")[2])
             if kind is not None:
-                texts = {"default": option.default, "help": option.help}
-                group.add_argument(f"--{option.dest}", type=kind, enable_path=True, **texts)
+                takes_file = any(hasattr(one, "named_classes") for one in _types_in(kind))
+                group.add_argument(
+                    f"--{option.dest}", type=kind, default=option.default, help=option.help, sub_configs=takes_file
+                )
                 added.append(option.dest)
         if nested_key is not None:
             show_topics(self, nested_key)
