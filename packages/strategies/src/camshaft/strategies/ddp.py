@@ -347,7 +347,6 @@ class DDPArguments:
         """Wrap a module. Collective.
 
         Args:
-            module: The module.
             broadcasts_weights: Whether all ranks get rank 0's weights and buffers, or have them already.
         """
         arguments: dict[str, Any] = {}
@@ -416,12 +415,10 @@ def custom_wrap(
     """Wrap a module by a custom function. Collective.
 
     Args:
-        wrap: The custom function.
         default: The strategy's own function.
         arguments: The arguments of the strategy. The result must agree with those that are not at their defaults; the
             communication hook is registered on it.
         device: The module's device.
-        steps: The module.
 
     Raises:
         TypeError: If the result is not a DistributedDataParallel, or its forward does not call the module's.

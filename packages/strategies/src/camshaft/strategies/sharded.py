@@ -324,7 +324,6 @@ class ShardedSteps:
         module: The sharded module. Its parameters may have no values yet.
 
     Attributes:
-        module: The module.
         stage: The stage of evaluation, if any. All its steps enter the same blocks in the same order.
         is_training: Whether a training step is running.
     """

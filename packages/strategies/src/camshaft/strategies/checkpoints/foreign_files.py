@@ -52,7 +52,6 @@ def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     hyperparameters; `objects_left_out` lists them too.
 
     Args:
-        path: The file.
         map_location: The device of the tensors.
         mmap: Whether tensors of an archive are views of the file.
 
@@ -93,7 +92,6 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     `read_foreign_file`.
 
     Args:
-        path: The file.
         map_location: The device of the tensors.
         mmap: Whether tensors of an archive are views of the file.
 
@@ -482,7 +480,6 @@ def stand_in(name: str, shape: Shape = "object") -> Any:
     """Return the class or function that takes the place of a name in a pickle.
 
     Args:
-        name: The full name.
         shape: The base of the class, for a name that is not known.
     """
     if name in _KNOWN:

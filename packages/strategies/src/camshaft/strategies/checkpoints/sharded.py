@@ -299,7 +299,6 @@ def read_whole(directory: Path | str, map_location: torch.device | str | None = 
     """Read the directory of a sharded checkpoint with whole tensors. Not collective.
 
     Args:
-        directory: The directory.
         map_location: The device of the tensors; None is the CPU.
 
     Raises:
@@ -320,7 +319,6 @@ def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, 
     """Read the sharded tensors of a directory in equal chunks on all ranks. Collective.
 
     Args:
-        content: The plain part.
         group: All ranks, with a backend for the CPU.
 
     Returns:

@@ -234,7 +234,6 @@ class PendingWrite:
 
     Args:
         strategy: The strategy, whose ranks exchange their errors in `wait`.
-        path: The target.
         write: Writes this rank's part; None if it has none.
 
     Attributes:

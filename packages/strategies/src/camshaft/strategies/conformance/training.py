@@ -140,8 +140,6 @@ class StrategyRun(Training[M]):
     """A run of a strategy as a context, from `connect` to `teardown`.
 
     Attributes:
-        trial: The check.
-        module: The module.
         configure: A function that makes the optimizers of the module; plain gradient descent by default.
         strategy: The strategy; a new one by default.
         reference: The same training on one device; one that begins now by default.

@@ -30,7 +30,6 @@ def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
 
     Args:
         value: Any object that can be pickled; ignored on ranks other than `src`.
-        src: A global rank.
         group: A group with a backend for the CPU.
 
     Raises:

@@ -99,9 +99,6 @@ class FailureWatch:
 
         If a collective failed as ranks are missing or gone, a note on the error gives every rank's position, and the
         missing ranks print their stacks.
-
-        Args:
-            error: The cause.
         """
         if self._own is not None or os.getpid() != self._process_id:
             return

@@ -19,7 +19,6 @@ class Placement:
     """The place of a process in its job.
 
     Attributes:
-        device: The device.
         local_rank: The index of the process on its machine.
         world_size: The number of processes.
         num_nodes: The number of machines.

@@ -149,7 +149,6 @@ def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") 
     transformer. Modules without parameters and containers without a forward are never blocks.
 
     Args:
-        root: The root.
         policy: The policy. A number chooses the smallest modules with so many parameters beside those of inner blocks.
         argument: Its name in errors.
 
