@@ -14,6 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import ReduceOp, reduce_op_named
+from camshaft.strategies.checks import require
 from camshaft.strategies.launch import collectives
 from camshaft.strategies.launch.environment import find_process_environment, needs_launch
 from camshaft.strategies.launch.failures import CollectiveError
@@ -196,6 +197,12 @@ class ParallelStrategy(TorchStrategy):
         if self._group is not None and self._group.watch is not None:
             self._group.watch.note(error)
 
+    def _check_only_module(self, module: nn.Module, known: nn.Module | None, known_name: str) -> None:
+        """Raise `RuntimeError` if another module is set up already."""
+        rule, name = f"the one that is set up ({known_name}) until `teardown`", type(module).__qualname__
+        where, action = f"{type(self).__qualname__}.setup_module", "Set up one nn.Module that contains both."
+        require(known is None or known is module, "module", rule, name, where, action, RuntimeError)
+
     def _enter(self, collective: str) -> JoinedGroup:
         """Return the group for a collective, also of a subclass, if every rank can be expected to call it.
 
@@ -220,8 +227,8 @@ class ParallelStrategy(TorchStrategy):
 
 def _to_timedelta(timeout: timedelta | float, where: str) -> timedelta:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
-        raise ValueError(must_be("timeout", "a positive timedelta or number of seconds", timeout, where, "Pass one."))
+    is_valid = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < inf
+    require(is_valid, "timeout", "a positive timedelta or number of seconds", timeout, where, "Pass one.")
     return timedelta(seconds=seconds)
 
 
