@@ -368,7 +368,6 @@ def read_promised(
     asked beyond it.
 
     Args:
-        loader: The loader.
         num_batches: Number of batches to take in all; infinity takes all there are.
         first: Number of batches that were taken before.
         iterator: The loader's iterator; None begins one with the first batch.

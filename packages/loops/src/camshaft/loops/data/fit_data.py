@@ -179,7 +179,6 @@ class FitData:
     """The loaders of a fit, and the batches of its epochs.
 
     Args:
-        run: The run.
         limits: Part of the loaders to take, and how often to ask for them.
         validation: The loop that gets the validation loaders.
         progress: The counters of the fit.

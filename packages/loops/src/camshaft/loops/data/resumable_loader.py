@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterable, Iterator
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from itertools import islice
-from types import GeneratorType
 from typing import Any, Literal
 
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
@@ -70,7 +69,6 @@ class ResumableLoader:
     epoch's end is loaded only if the next epoch would go on from it, as that of a stream that counts its own epochs.
 
     Args:
-        loader: The loader.
         stateless: Treatment of a stateless loader by a resume inside an epoch: "refuse" raises, "fast_forward" reads
             and drops what was read before, from the same random numbers, and warns; that is exact only if the loader
             draws no random numbers between its batches.
@@ -389,11 +387,8 @@ def _ended_nodes(loader: Any) -> list[int]:
     reading_ahead = (nodes.Prefetcher, nodes.PinMemory)
     if any(isinstance(node, reading_ahead) or getattr(node, "num_workers", 0) for node in all_nodes):
         return []
-    return [node_idx for node_idx, node in enumerate(all_nodes) if _is_over(getattr(node, "_it", None))]
-
-
-def _is_over(iterator: object) -> bool:
-    return isinstance(iterator, GeneratorType) and getgeneratorstate(iterator) == GEN_CLOSED
+    iterators = [getattr(node, "_it", None) for node in all_nodes]
+    return [idx for idx, one in enumerate(iterators) if isgenerator(one) and getgeneratorstate(one) == GEN_CLOSED]
 
 
 def _stateless_message(loader: object, where: str) -> str:

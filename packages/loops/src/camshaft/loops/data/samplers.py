@@ -50,7 +50,6 @@ class SharedSampler:
 
     Args:
         sampler: A sampler of indices, or of batches of them, that tells its length; the same in all processes.
-        strategy: Connects the processes.
         uneven: Treatment of the rest if the length is no multiple of the number of processes: with "fill" the first
             ones are given again and with "cut" none of them, so that all processes have equally many; with "keep" some
             have one more.
@@ -174,7 +173,6 @@ def numbers_of_first(strategy: Strategy, generators: Sequence[torch.Generator]) 
     """Use the random numbers of the first process, except those of CUDA, as a context. Collective.
 
     Args:
-        strategy: Connects the processes.
         generators: Further generators.
     """
     return _using(strategy.broadcast(numbers_of(generators)), generators)

@@ -132,7 +132,6 @@ class EvaluationLoop:
         """Get the loaders. Collective with several processes.
 
         Args:
-            run: The run.
             overfit: A further limit, and the argument that it was given by: so much is taken at most, in the order of
                 the dataset.
 
@@ -182,7 +181,6 @@ class EvaluationLoop:
         _epoch_end, _end, _model_train.
 
         Args:
-            run: The run.
             num_batches: Number of batches to take of each loader; None takes that of the limit.
             is_trial: Whether logged values reach hooks alone, as in the sanity check; the caller then ends it
                 with `run.metrics.discard()`.

@@ -29,9 +29,6 @@ def metric_states(module: nn.Module) -> dict[str, Any]:
     set, as in torchmetrics. Which metrics of a `MetricCollection` share their states, and how many there are in a
     `MetricTracker`, is kept too. Metrics in a plain list or dictionary are no submodules and are not found.
 
-    Args:
-        module: The module.
-
     Returns:
         By qualified name, tensors and plain values only. Tensors are detached copies on their devices; one that
         metrics share is copied once.
@@ -61,7 +58,6 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
     of the metrics. Batches that were updated with since, such as those of a sanity check, leave nothing behind.
 
     Args:
-        module: The module.
         states: The result of `metric_states`, of this module or one of the same structure.
 
     Raises:
