@@ -72,6 +72,7 @@ class EvaluationLoop:
         use_distributed_sampler: Whether several processes share the data out; see `share_out`.
 
     Attributes:
+        limit_argument: Name of the argument that `limit_batches` was given by, for errors.
         loaders: The loaders of the current or last run; with several processes, this process's shares of them.
         given_loaders: The same in the structure in which they were given: one loader or a collection; None without any.
         num_batches: Number of batches to take of each.
@@ -83,13 +84,13 @@ class EvaluationLoop:
 
     stage: ClassVar[str]
     hook_prefix: ClassVar[str]
-    limit_argument: ClassVar[str]
     required: ClassVar[tuple[str, ...]] = ()
     defers_saves: ClassVar[bool] = False
 
     limit_batches: int | float = attrs.field(default=1.0, validator=_check_limit)
     inference_mode: bool = True
     use_distributed_sampler: bool = True
+    limit_argument: str = attrs.field(default="limit_batches", init=False)
     loaders: list[Iterable[Any]] = attrs.field(factory=list, init=False)
     given_loaders: Any = attrs.field(default=None, init=False)
     num_batches: list[int | float] = attrs.field(factory=list, init=False)
@@ -305,7 +306,7 @@ class ValidationLoop(EvaluationLoop):
 
     stage: ClassVar[str] = "validate"
     hook_prefix: ClassVar[str] = "validation"
-    limit_argument: ClassVar[str] = "limit_val_batches"
+    limit_argument: str = attrs.field(default="limit_val_batches", init=False)
     required: ClassVar[tuple[str, ...]] = ("validation_step",)
 
 
@@ -317,7 +318,7 @@ class TestLoop(EvaluationLoop):
 
     stage: ClassVar[str] = "test"
     hook_prefix: ClassVar[str] = "test"
-    limit_argument: ClassVar[str] = "limit_test_batches"
+    limit_argument: str = attrs.field(default="limit_test_batches", init=False)
     required: ClassVar[tuple[str, ...]] = ("test_step",)
 
 
@@ -346,7 +347,7 @@ class PredictLoop(EvaluationLoop):
 
     stage: ClassVar[str] = "predict"
     hook_prefix: ClassVar[str] = "predict"
-    limit_argument: ClassVar[str] = "limit_predict_batches"
+    limit_argument: str = attrs.field(default="limit_predict_batches", init=False)
 
     gather: bool = False
     return_predictions: bool = attrs.field(default=True, init=False)
