@@ -120,13 +120,7 @@ class CombinedLoader:
         Raises:
             TypeError: If a loader does not tell its own.
         """
-        lengths: list[int] = []
-        for path, leaf in zip(self._paths, self._flattened, strict=True):
-            try:
-                lengths.append(len(leaf))
-            except (TypeError, NotImplementedError) as error:
-                rule, action = "a loader that tells its length", "Count the batches while iterating."
-                raise TypeError(must_be(path, rule, leaf, f"len({_WHERE})", action)) from error
+        lengths = [len(leaf) for leaf in self._flattened]
         if self._mode == "sequential":
             return sum(lengths)
         return min(lengths) if self._mode == "min_size" else max(lengths)
@@ -152,11 +146,11 @@ class CombinedLoader:
         """Return the position of the iteration, and every loader's state.
 
         Raises:
-            TypeError: If a loader has no `state_dict` and `load_state_dict`.
+            AttributeError: If a loader has no `state_dict` and `load_state_dict`.
             ValueError: If a loader is in the collection twice, so that its state is no single one.
             RuntimeError: If an error interrupted the iteration between two loaders of a batch.
         """
-        self._collection.check_stateful("state_dict")
+        self._collection.check_distinct("state_dict")
         progress = self._progress
         if progress.phase == "broken":
             rule, action = "between two batches when its state is taken", "Use a state that was taken before."
@@ -176,10 +170,10 @@ class CombinedLoader:
         """Let the next iteration go on where the state was taken; begin anew if that was after the last had ended.
 
         Raises:
-            TypeError: If a loader has no `state_dict` and `load_state_dict`.
+            AttributeError: If a loader has no `state_dict` and `load_state_dict`.
             ValueError: If the state is of another mode or other places of loaders, or a loader is there twice.
         """
-        self._collection.check_stateful("load_state_dict")
+        self._collection.check_distinct("load_state_dict")
         where = f"{_WHERE}.load_state_dict"
         action = "Combine the loaders as they were when the state was taken."
         if state["mode"] != self._mode:
@@ -302,18 +296,9 @@ class LoaderCollection:
             raise ValueError(must_be("loaders", "at least one loader", loaders, where, "Pass a loader."))
         self.paths, self.leaves = list(by_path), list(by_path.values())
 
-    def check_stateful(self, method: str) -> None:
-        """Raise `TypeError` if a loader has no state, `ValueError` if one is there twice, so that it has no single one.
-
-        Args:
-            method: Name of the caller, for errors.
-        """
+    def check_distinct(self, method: str) -> None:
+        """Raise `ValueError` if a loader is there twice, so that it has no single state."""
         where = f"{self._where}.{method}"
-        for path, leaf in zip(self.paths, self.leaves, strict=True):
-            if not has_state(leaf):
-                rule = "a loader with `state_dict` and `load_state_dict`"
-                action = "Pass one that has a state, such as torchdata's StatefulDataLoader."
-                raise TypeError(must_be(path, rule, leaf, where, action))
         if len({id(leaf) for leaf in self.leaves}) < len(self.leaves):
             rule = "different objects in every place, to have a state each"
             raise ValueError(must_be("loaders", rule, self.loaders, where, "Make a loader for each place."))

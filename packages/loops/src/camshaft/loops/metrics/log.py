@@ -483,8 +483,7 @@ class MetricLog(MetricLogging):
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Collect for a training epoch that is forgotten afterwards; everything else is then as it was before."""
-        epochs, current, next_send = self._epochs, self._current, self._sender.next_send
-        moment, batch, dataloader_idx, hook = self._moment, self.batch, self._dataloader_idx, self.hook
+        before, next_send = dict(vars(self)), self._sender.next_send
         self._epochs = {}
         self.start_epoch("train", is_trial=True)
         self.moment = "batch"
@@ -492,9 +491,8 @@ class MetricLog(MetricLogging):
             yield
         finally:
             self.discard()
-            self._epochs, self._sender.next_send = epochs, next_send
-            self._go_to(current, moment)
-            self.batch, self._dataloader_idx, self.hook = batch, dataloader_idx, hook
+            vars(self).update(before)
+            self._sender.next_send = next_send
 
     def _go_to(self, epoch: EpochLog, moment: Moment | None) -> None:
         self._current = epoch
