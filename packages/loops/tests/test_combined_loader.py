@@ -171,7 +171,7 @@ def test_a_sequence_begins_each_loader_in_its_turn(lengths: list[int], data: Any
 
 
 @given(structure=nested(st.integers(1, 4)), mode=st.sampled_from(MODES))
-def test_each_iteration_begins_every_loader_anew(structure: Any, mode: Any) -> None:
+def test_each_iteration_begins_every_reload_for_trial(structure: Any, mode: Any) -> None:
     loaders = replaced(structure, lambda length: Unsized(range(length)))
     combined = CombinedLoader(loaders, mode)
     first = list(combined)

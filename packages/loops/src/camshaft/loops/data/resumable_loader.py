@@ -26,11 +26,11 @@ from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
     checksum,
+    continues_from_end,
     copied,
-    goes_on,
-    held,
-    positions,
     resumes_exactly,
+    stream_states,
+    streams_at,
 )
 from camshaft.loops.state.random_state import (
     are_same,
@@ -228,7 +228,7 @@ class ResumableLoader:
                 return state | self._unread
             state["loader"] = self._source.state_dict()
             if self._streams_here:  # also inside an epoch, which a limit may end there
-                state["streams"] = positions(self._streams_here)
+                state["streams"] = stream_states(self._streams_here)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -250,8 +250,8 @@ class ResumableLoader:
                     f"may be another than that of a run that was not stopped.{_OTHER_STATE}"
                 )
             elif "loader" in state:
-                ends = zip(held(self._streams_here), state.get("streams", ()), strict=True)
-                going_on = [goes_on(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
+                ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
+                going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
                 if any(going_on) or not going_on:
                     self._load_end(state)
             if "before_begin" in state:
@@ -276,7 +276,7 @@ class ResumableLoader:
 
     def _is_exact(self) -> bool:
         """Return whether the state restores the streams exactly. Raises `ValueError` if not, and that is refused."""
-        streams, loader = held(self._streams), self.loader
+        streams, loader = streams_at(self._streams), self.loader
         num_samples = 2 * (getattr(loader, "batch_size", None) or 1)
         inexact = [stream for stream in streams if not resumes_exactly(stream, num_samples)]
         if not inexact and isinstance(loader, DataLoader) and loader.num_workers:

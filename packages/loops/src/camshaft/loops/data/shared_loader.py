@@ -24,7 +24,7 @@ from camshaft.loops.data.combined_loader import (
 )
 from camshaft.loops.data.loaders import count_batches, is_open_ended, leaves_of
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
-from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, numbers_of_first, stateful_samplers
+from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, randomness_of_first_rank, stateful_samplers
 from camshaft.loops.data.stateful_streams import checksum
 from camshaft.loops.state.random_state import generators_of
 
@@ -132,7 +132,7 @@ def prepare_orders(loader: Any, strategy: Strategy) -> None:
     if not samplers:
         return
     generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
-    with numbers_of_first(strategy, generators):
+    with randomness_of_first_rank(strategy, generators):
         for leaf in leaves:
             is_under_way = isinstance(leaf, DataLoader) and leaf.persistent_workers and leaf._iterator is not None
             if isinstance(leaf, DataLoader) and not is_under_way:
