@@ -108,7 +108,7 @@ RENAMED_ATTRIBUTES: Mapping[str, str] = {
     "nb_tng_batches": "num_training_batches",
     "nb_training_batches": "num_training_batches",
     "num_processes": "num_devices",
-    "precision_plugin": "strategy.precision_plugin",
+    "precision_plugin": "_accelerator_connector.precision_plugin",
     "proc_rank": "global_rank",
     "resume_from_checkpoint": "_earlier.ckpt_path",
     "row_log_interval": "log_every_n_steps",
@@ -251,6 +251,7 @@ class Trainer(ArgparseArguments, _Trainer):
     def connect(self, module: nn.Module) -> None:
         """Join the processes, as the module does it where it overrides `init_ddp_connection`. Collective."""
         if hasattr(self.strategy, "take_module"):
+            self.strategy.trainer = self
             self.strategy.take_module(module)
         delegate_early(module, self.strategy, self)
         super().connect(module)

@@ -54,8 +54,7 @@ class FitLoop:
         accumulate_grad_batches: Batches whose gradients make one update; splits, if batches are split.
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" or "value"; None means "norm".
-        zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step"; None means "before_backward", unless the run's `optimization_factory` has another.
+        zero_grad: Where gradients are zeroed; see `OptimizationSettings`.
         truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
             the module's attribute of that name, if it has one, and else leaves batches whole.
         stateless_loaders: Treatment of a training loader without a state, or with one that does not restore it exactly,
