@@ -39,9 +39,7 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.SharesWithNobody, r"the `data_rank`s of all processes must be \{0\}, but got \{1\}"),
         (mutants.ConnectsOnce, r"it raised RuntimeError: connected already \(placement.py:\d+, in connect\)"),
     ],
-    "broadcast_returns_the_value_of_src": [
-        (mutants.BroadcastsTheFirst, r"from rank 1 must be \{'rank': 1")
-    ],
+    "broadcast_returns_the_value_of_src": [(mutants.BroadcastsTheFirst, r"from rank 1 must be \{'rank': 1")],
     "all_gather_returns_all_values_in_order": [
         (mutants.GathersItsOwnFirst, r"`all_gather` must be \[\{'rank': 0.*, but got \[\{'rank': 1")
     ],

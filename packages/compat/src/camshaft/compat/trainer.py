@@ -194,6 +194,7 @@ class Trainer(ArgparseArguments, _Trainer):
     def connect(self, module: nn.Module) -> None:
         """Join the processes, as the module does it where it overrides `init_ddp_connection`. Collective."""
         if hasattr(self.strategy, "take_module"):
+            self.strategy.trainer = self
             self.strategy.take_module(module)
         delegate_early(module, self.strategy, self)
         super().connect(module)

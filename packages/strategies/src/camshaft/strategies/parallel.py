@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import ReduceOp, reduce_op_named
+from camshaft.hooks_core.protocols import ReduceOp
 from camshaft.strategies.checks import require
 from camshaft.strategies.launch import collectives
 from camshaft.strategies.launch.environment import find_process_environment, needs_launch
@@ -149,19 +149,16 @@ class ParallelStrategy(TorchStrategy):
         group = self._enter("all_gather")
         return [value] if self.world_size == 1 else collectives.all_gather(value, group.cpu_group)
 
-    def reduce(self, tensor: Any, op: ReduceOp = "mean", *, reduce_op: str | None = None) -> Any:
+    def reduce(self, tensor: Any, op: ReduceOp = "mean") -> Any:
         """Reduce a tensor over all ranks, element by element, or a number; see `collectives.reduce`. Collective.
 
         Args:
             tensor: The tensor, or a number, of which a number is returned.
             op: "mean", "sum", "max" or "min".
-            reduce_op: Another name of `op`; "avg" is "mean".
 
         Returns:
             The reduced tensor, or the number.
         """
-        if reduce_op is not None:
-            op = reduce_op_named(reduce_op)
         if not isinstance(tensor, Tensor):
             return self.reduce(torch.as_tensor(tensor), op).item()
         group = self._enter("reduce")

@@ -27,6 +27,7 @@ from camshaft.compat.eras.updates import (
     BatchCountedTruncatedOptimization,
     NoOptimizer,
     NoToggle,
+    toggle_of,
     update_class,
 )
 from camshaft.hooks_core.eras import TODAY, Behaviour
@@ -42,7 +43,7 @@ from camshaft.loops import (
 )
 from camshaft.loops.optimization.configuration import read_configuration
 from camshaft.loops.optimization.manual import check_optimizer_idx
-from camshaft.loops.optimization.toggling import OptimizerToggle, toggle_of
+from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, has_owner, is_under_autocast
 
 _FIRST_OF_TODAY = (2, 0)
@@ -144,10 +145,10 @@ class EraOptimization(StandardOptimizationFactory):
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return what lets the parameters of the optimizer at work alone require gradients, if its era did so."""
-        if behaviour_in(context.run).freezes_other_optimizers:
-            return super().make_toggle(context)
         optimizers = context.configured.optimizers
-        return toggle_of(context.run.module, optimizers) or NoToggle(optimizers)
+        own = toggle_of(context.run.module, optimizers)
+        freezes = behaviour_in(context.run).freezes_other_optimizers
+        return own or (super().make_toggle(context) if freezes else NoToggle(optimizers))
 
 
 def _warn_of_counts(run: Run, optimization: ConfiguredOptimizers, limits: FitLimits) -> None:

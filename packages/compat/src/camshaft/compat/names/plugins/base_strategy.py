@@ -61,6 +61,8 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     never_called: ClassVar[Sequence[str]] = _NEVER_CALLED
     of_trainer: ClassVar[Sequence[str]] = ("device", "precision")
 
+    launcher: Any = None  # what starts processes there; here a script is started for each
+    trainer: Any = None  # that of the current or last verb
     strategy_name: Any = None
     handles_gradient_accumulation: Any = False
     lightning_restore_optimizer: Any = True
@@ -170,7 +172,9 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     @property
     def lightning_module(self) -> Any:
         """The module of the current or last verb; None before the first."""
-        return self._lightning_module if self._lightning_module is not None else super().lightning_module
+        if self._lightning_module is not None:
+            return self._lightning_module
+        return None if self.trainer is None else self.trainer.model
 
     @property
     def model(self) -> Any:
@@ -184,16 +188,31 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     @property
     def optimizers(self) -> Any:
         """The optimizers of the fit."""
-        return super().optimizers if self._given is None else self._set_up or self._given
+        if self._given is None:
+            return [] if self.trainer is None else self.trainer.optimizers
+        return self._set_up or self._given
 
     @optimizers.setter
     def optimizers(self, optimizers: Sequence[Any]) -> None:
-        if self._given is None:
-            TorchStrategy.optimizers.__set__(self, optimizers)  # type: ignore[attr-defined]
-        else:
+        if self._given is not None:
             self._set_up = list(optimizers)
+        elif self.trainer is None:
+            action = "Return them from `configure_optimizers`."
+            raise RuntimeError(must_be("optimizers", "set while a fit runs", optimizers, type(self).__name__, action))
+        else:
+            self.trainer.optimizers = optimizers
 
     _optimizers = _lightning_optimizers = optimizers  # names there
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """The schedulers of the fit, each with its settings."""
+        return [] if self.trainer is None else self.trainer.lr_scheduler_configs
+
+    @property
+    def root_device(self) -> Any:
+        """The `device`."""
+        return self.device
 
     def _configure_launcher(self) -> None:
         """Do nothing: a strategy starts processes itself."""
@@ -426,7 +445,17 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         if group is not None and not isinstance(group, str) and group is not torch.distributed.group.WORLD:
             action = "Call `torch.distributed.all_reduce` for it."
             raise ValueError(must_be("group", "None, which is all ranks", group, "reduce", action))
-        return super().reduce(tensor, reduce_op=op or reduce_op)
+        wanted = str(op or reduce_op).rpartition(".")[2].lower()  # torch's `ReduceOp` has upper case
+        return super().reduce(tensor, "mean" if wanted == "avg" else wanted)  # type: ignore[arg-type]
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Return whether all processes have decided so, or any of them. Collective.
+
+        Args:
+            decision: The decision of this process.
+            all: Whether all of them have to be true, or one.
+        """
+        return bool(self.reduce(int(decision), reduce_op="min" if all else "max"))
 
     def all_gather(self, value: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """Return a list of the values of all ranks; for a group or with gradients, a stacked tensor. Collective."""
