@@ -43,7 +43,7 @@ def test_a_killed_rank_costs_nothing_but_time(
     outcome = train(tmp_path, launcher, rank, moment)
     assert_ends_like(undisturbed[1], outcome)
     if moment != "0.13s":  # after which not every rank has saved
-        assert "goes on from" in outcome.output
+        assert "resumes from" in outcome.output
 
 
 def test_a_job_that_has_saved_nothing_begins_anew_whatever_another_one_saved(
@@ -52,4 +52,4 @@ def test_a_job_that_has_saved_nothing_begins_anew_whatever_another_one_saved(
     folder, weights = undisturbed
     outcome = train(folder, "torchrun", "1", "1")
     assert_ends_like(weights, outcome)
-    assert "goes on from" not in outcome.output
+    assert "resumes from" not in outcome.output

@@ -654,3 +654,20 @@ def test_a_subclass_may_set_what_it_likes_before_the_constructor_which_decides(t
     trainer = Own(default_root_dir=tmp_path, max_epochs=3, logger=False)
     assert (trainer.devices, trainer.max_epochs, trainer.logger) == (1, 3, None)
     assert trainer.callbacks
+
+
+def test_val_check_batch_is_known_once_the_loaders_are(tmp_path: Path) -> None:
+    trainer = quiet_trainer(tmp_path, max_epochs=1, val_check_interval=0.5)
+    assert trainer.val_check_batch is None
+    trainer.fit(Regression(), loader(4), loader(2))
+    assert trainer.val_check_batch == 2
+    trainer = quiet_trainer(tmp_path, max_epochs=1)
+    trainer.fit(Regression(), loader(4), loader(2))
+    assert trainer.val_check_batch == 4
+
+
+def test_devices_and_shares(tmp_path: Path) -> None:
+    trainer = quiet_trainer(tmp_path, accelerator="cpu")
+    assert (trainer.device_ids, trainer.distributed_sampler_kwargs) == ([0], None)
+    parallel = quiet_trainer(tmp_path, accelerator="cpu", strategy="DDP", devices=1)
+    assert (parallel.device_ids, parallel.distributed_sampler_kwargs) == ([0], {"num_replicas": 1, "rank": 0})

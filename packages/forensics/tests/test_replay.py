@@ -309,7 +309,7 @@ def test_with_several_optimizers_a_step_is_replayed_to_its_end(tmp_path: Path) -
     assert trainer.global_step == 7 and step.step == 7
     assert [call.name for call in step.inspection.calls] == ["first", "second"] * 2
     module, trainer = prepare(tmp_path, kind=ByHand)
-    trainer.fit_loop.max_steps = 7
+    trainer.max_steps = 7
     trainer.fit(module, loader())
     assert_same(weights(module), weights(trainer.model))
 

@@ -185,7 +185,7 @@ def fit_keeping_checkpoints(folder: Path, kind: Kind, parent: Connection) -> Non
     keep = ModelCheckpoint(checkpoints, monitor="val_loss", save_top_k=2, save_last=True, every_n_train_steps=1)
     callbacks = (keep, InsideWindows(checkpoints / "batch.ckpt"), Telling(parent))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is no checkpoint to go on from yet")
+        warnings.filterwarnings("ignore", "There is no checkpoint to resume from yet")
         fit(folder, kind, "last", callbacks)
 
 

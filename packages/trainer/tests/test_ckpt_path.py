@@ -193,7 +193,7 @@ class TestLast:
             return Trainer(max_epochs=1, default_root_dir=tmp_path, enable_progress_bar=False, logger=logger)
 
         fold("a").fit(Regression(), loader())
-        with pytest.warns(UserWarning, match="no checkpoint to go on from yet"):
+        with pytest.warns(UserWarning, match="no checkpoint to resume from yet"):
             fold("b").fit(Regression(), loader(), ckpt_path="last")
         with pytest.warns(UserWarning, match=r"fit has nothing to do: the checkpoint has reached max_epochs=1"):
             fold("a").fit(Regression(), loader(), ckpt_path="last")

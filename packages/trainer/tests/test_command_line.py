@@ -198,12 +198,16 @@ def test_print_config_writes_what_config_reads(project: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("words", "told", "meant"),
     [
-        ("--trainer.max_epoch 3", "--trainer.max_epoch is no option", "trainer.max_epochs"),
-        ("--trainr.max_epochs=3", "--trainr.max_epochs is no option", "trainer.max_epochs"),
-        ("--model.num_layer 3", "--model.num_layer is no option", "num_layers"),
-        ("--data.batchsize 3", "--data.batchsize is no option", "batch_size"),
+        ("--trainer.max_epoch 3", "--trainer.max_epoch is not an option", "trainer.max_epochs"),
+        ("--trainr.max_epochs=3", "--trainr.max_epochs is not an option", "trainer.max_epochs"),
+        ("--model.num_layer 3", "--model.num_layer is not an option", "num_layers"),
+        ("--data.batchsize 3", "--data.batchsize is not an option", "batch_size"),
         ("--trainer.callbacks+=nets.Reprt", "got 'nets.Reprt'", "Report"),
-        ("--trainer.callbacks+=nets.Report --trainer.callbacks.pth=x", "--trainer.callbacks.pth is no option", "path"),
+        (
+            "--trainer.callbacks+=nets.Report --trainer.callbacks.pth=x",
+            "--trainer.callbacks.pth is not an option",
+            "path",
+        ),
         ("--model nets:Nett", "got 'nets.Nett'", "Net"),
     ],
 )

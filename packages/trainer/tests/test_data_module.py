@@ -132,4 +132,4 @@ def test_the_keys_of_hyperparameters_are_known(tmp_path: Path) -> None:
     trainer.fit(Regression(), datamodule=Data(batch_size=8))
     trainer.save_checkpoint(tmp_path / "a.ckpt")
     saved = torch.load(tmp_path / "a.ckpt", weights_only=True)
-    assert saved[Data.CHECKPOINT_HYPER_PARAMS_KEY] == {"batch_size": 8}
+    assert saved["datamodule_hyper_parameters"] == {"batch_size": 8}

@@ -208,7 +208,7 @@ def test_a_module_is_taken_with_a_warning_that_its_weights_are_saved_already() -
 
 @pytest.mark.parametrize("value", [lambda: None, threading.Lock(), [1, {"a": lambda: None}]])
 def test_what_cannot_be_pickled_is_taken_with_a_warning_that_names_it(value) -> None:
-    with pytest.warns(UserWarning, match=r"Checkpoints of Plain go without .* cannot be pickled: width \("):
+    with pytest.warns(UserWarning, match=r"hyperparameters of Plain cannot be pickled.*: width \("):
         assert len(Plain(value).hparams) == 3
 
 

@@ -329,10 +329,11 @@ class Within(Callback):
 def test_a_trial_within_a_batch_or_outside_of_fit_is_an_error(tmp_path: Path) -> None:
     trainer = quiet_trainer(tmp_path, callbacks=[Within()])
     with pytest.raises(
-        RuntimeError, match=r"`trial` must be used in fit.*, but got 'fit, stage train, epoch 0, batch 0"
+        RuntimeError,
+        match=r"`trial` must be used while no batch is trained, but got 'fit, stage train, epoch 0, batch 0",
     ):
         trainer.fit(Regression(), loader(2))
-    with pytest.raises(RuntimeError, match=r"`trial` must be used in fit.*, but got 'nothing'"), trainer.trial():
+    with pytest.raises(RuntimeError, match="`trial` must be used during fit, but got None"), trainer.trial():
         pass
 
 

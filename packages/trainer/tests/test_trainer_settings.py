@@ -47,7 +47,7 @@ def test_a_fit_trains_on_to_what_is_set_on_trainer_or_loop(tmp_path: Path, owner
     trainer.fit(module, loader(3))
     assert (trainer.current_epoch, module.counts["train"], trainer.max_epochs) == (8, 24, 8)
     settings.max_epochs += 1
-    settings.max_steps = trainer.global_step + 2
+    trainer.max_steps = trainer.global_step + 2
     trainer.fit(module, loader(3))
     assert (trainer.global_step, trainer.max_steps) == (26, 26)
 

@@ -108,13 +108,11 @@ def test_the_checkpoint_of_a_verb_is_known_and_can_be_chosen_for_all(tmp_path: P
 
 def test_devices_and_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = quiet_trainer(tmp_path, accelerator="cpu", precision="bf16-true")
-    assert (trainer.precision, trainer.device_ids, trainer.distributed_sampler_kwargs) == ("bf16-true", [0], None)
+    assert trainer.precision == "bf16-true"
     assert trainer.strategy.reduce(2.5, "sum") == 2.5
     trainer.strategy.barrier("here")
     trainer.print("seen", end=".")
     assert capsys.readouterr().out == "seen."
-    parallel = quiet_trainer(tmp_path, accelerator="cpu", strategy="DDP", devices=1)
-    assert (parallel.device_ids, parallel.distributed_sampler_kwargs) == ([0], {"num_replicas": 1, "rank": 0})
 
 
 def test_init_module_creates_weights_in_the_precision_of_the_trainer(tmp_path: Path) -> None:
@@ -124,16 +122,6 @@ def test_init_module_creates_weights_in_the_precision_of_the_trainer(tmp_path: P
     assert layer.weight.dtype == torch.float64 and torch.get_default_dtype() == torch.float32
     with trainer.init_module(empty_init=True):
         assert torch.equal(torch.nn.init.uniform_(torch.zeros(2)), torch.zeros(2))
-
-
-def test_val_check_batch_is_known_once_the_loaders_are(tmp_path: Path) -> None:
-    trainer = quiet_trainer(tmp_path, max_epochs=1, val_check_interval=0.5)
-    assert trainer.val_check_batch is None
-    trainer.fit(Regression(), loader(4), loader(2))
-    assert trainer.val_check_batch == 2
-    trainer = quiet_trainer(tmp_path, max_epochs=1)
-    trainer.fit(Regression(), loader(4), loader(2))
-    assert trainer.val_check_batch == 4
 
 
 class AtBatches(Callback):
@@ -165,7 +153,7 @@ def test_validation_runs_when_its_time_has_come(tmp_path: Path, interval: Any, m
     )
     trainer.fit(Slow(), loader(4), loader(1))
     assert noting.batches == [(0, -1), (0, 2), (1, 1)]  # the sanity check comes first
-    assert trainer.val_check_batch is None and trainer.val_check_interval == interval
+    assert trainer.fit_loop.num_batches_between_validations is None and trainer.val_check_interval == interval
 
 
 def test_a_time_between_validations_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from camshaft.compat.hyperparameters import HyperparametersMixin
 from camshaft.hooks_core import DataHooks
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import DataModule as _DataModule
+from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY, NAME_KEY, TYPE_KEY
 
 
 class EarlierDataHooks:
@@ -29,6 +30,10 @@ class DataModule(EarlierDataHooks, ArgparseArguments, HyperparametersMixin, _Dat
     """
 
     __hook_base__: ClassVar[bool] = True
+
+    CHECKPOINT_HYPER_PARAMS_KEY: ClassVar[str] = DATA_PREFIX + HYPER_PARAMETERS_KEY
+    CHECKPOINT_HYPER_PARAMS_NAME: ClassVar[str] = DATA_PREFIX + NAME_KEY
+    CHECKPOINT_HYPER_PARAMS_TYPE: ClassVar[str] = DATA_PREFIX + TYPE_KEY
 
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
 

@@ -31,7 +31,14 @@ from camshaft.loops.optimization.update import is_under_autocast, with_arguments
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import TrainingModule as _TrainingModule
 from camshaft.trainer.export import names_not_exported
-from camshaft.trainer.hyperparameters import container_argument, parameters_of, takes_any
+from camshaft.trainer.hyperparameters import (
+    HYPER_PARAMETERS_KEY,
+    NAME_KEY,
+    TYPE_KEY,
+    container_argument,
+    parameters_of,
+    takes_any,
+)
 
 _Path = str | os.PathLike[str] | IO[bytes]
 
@@ -119,6 +126,10 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
     """
 
     __hook_base__: ClassVar[bool] = True
+
+    CHECKPOINT_HYPER_PARAMS_KEY: ClassVar[str] = HYPER_PARAMETERS_KEY
+    CHECKPOINT_HYPER_PARAMS_NAME: ClassVar[str] = NAME_KEY
+    CHECKPOINT_HYPER_PARAMS_TYPE: ClassVar[str] = TYPE_KEY
 
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import attrs
@@ -70,6 +71,15 @@ def _goes_on_inside(trainer: Any) -> bool:
     return progress.is_inside_epoch and progress.current_epoch == trainer.fit_loop.progress.current_epoch
 
 
+def _limit(name: str, doc: str) -> Any:
+    """Return a property for one of the limits of a loop, which is checked when it is set."""
+
+    def set_(loop: FitLoop, value: Any) -> None:
+        loop.limits = loop.limits.with_number(name, value)
+
+    return property(attrgetter(f"limits.{name}"), set_, doc=doc)
+
+
 class FitLoop(_LoopNames, loops.FitLoop):
     """`camshaft.loops.FitLoop` with the names of Lightning's. An own subclass can be defined, but not made.
 
@@ -79,6 +89,10 @@ class FitLoop(_LoopNames, loops.FitLoop):
 
     data_class: ClassVar[Any] = LightningFitData
     data: Any
+
+    min_epochs: Any = _limit("min_epochs", "Minimum number of epochs.")
+    max_steps: Any = _limit("max_steps", "Maximum number of updates; -1 if there is no limit.")
+    min_steps: Any = _limit("min_steps", "Minimum number of updates.")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if type(self) is not FitLoop:

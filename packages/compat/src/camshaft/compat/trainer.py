@@ -14,6 +14,7 @@ from operator import attrgetter, not_
 from typing import Any, ClassVar
 
 import attrs
+import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -61,6 +62,7 @@ from camshaft.hooks_core.eras import EARLIER_ERAS
 from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
+from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import Trainer as _Trainer
 from camshaft.trainer.configuration import listed
@@ -518,6 +520,35 @@ class Trainer(ArgparseArguments, _Trainer):
         if self.training:
             return self.fit_loop
         return self._evaluation_loop if self.evaluating else self.predict_loop if self.predicting else None
+
+    @property
+    def device_ids(self) -> list[int]:
+        """Index of each device of this machine that is used, from 0 where devices have no index."""
+        if self.num_devices == 1:
+            return [torch.device(self.strategy.device).index or 0]
+        return list(getattr(self.strategy, "device_ids", range(self.num_devices)))
+
+    @property
+    def node_rank(self) -> int:
+        """Index of this machine."""
+        return self.global_rank // self.num_devices
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, int] | None:
+        """Arguments of torch's `DistributedSampler` for this process's share of data; None on a single device."""
+        if isinstance(self.strategy, SingleDeviceStrategy):
+            return None
+        return {"num_replicas": self.strategy.num_data_ranks, "rank": self.strategy.data_rank}
+
+    @property
+    def received_sigterm(self) -> bool:
+        """True if the last fit got a SIGTERM that a `PreemptionCheckpoint` caught; without one SIGTERM ends it."""
+        return any(getattr(callback, "received_sigterm", False) for callback in self.callbacks)
+
+    @property
+    def val_check_batch(self) -> int | float | None:
+        """Batches between validations of fit; None before loaders are there, and where time counts."""
+        return self.fit_loop.num_batches_between_validations
 
     @property
     def use_ddp(self) -> bool:

@@ -63,22 +63,20 @@ def read_requested(
     """Read the checkpoint that a verb was asked to start from. Collective.
 
     Args:
-        trainer: The trainer.
         ckpt_path: A path; "best", the best that the trainer's checkpoint callback kept; "last", the newest readable
             one where its checkpoint callbacks save; None for none, but in a fit that runs again because the elastic
             agent has restarted its processes, the newest one that the same fit saved.
-        verb: The verb.
         fit_idx: Index of the fit within this process.
         weights_only: False unpickles the objects in it. Otherwise a warning names those that may be missed.
 
     Returns:
-        The checkpoint; none if none was asked for, or fit was asked to go on from "last" and there is none yet.
+        The checkpoint; none if none was asked for, or fit was asked to resume from "last" and there is none yet.
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If "best" is asked for and nothing was saved; likewise "last", except by fit, which then begins.
+        ValueError: If "best" is asked for and nothing was saved; or "last", except by fit, which starts without then.
         CheckpointError: If the file is damaged; a note names the newest one beside it that can be read, which may be of
-            another run. Likewise if fit cannot go on from it because of an object that was not unpickled.
+            another run. Or if fit cannot resume from it because of an object that was not unpickled.
     """
     path, checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only) or (None, None)
     if path is None or checkpoint is None:
@@ -116,10 +114,6 @@ def _find(
 def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
     """Return the checkpoint of a verb without module and `ckpt_path`: the best of the fit before, as in Lightning.
 
-    Args:
-        trainer: The trainer.
-        verb: The verb.
-
     Returns:
         Its path, after a warning; None if the fit kept none, so that the weights stay as they are.
     """
@@ -153,7 +147,7 @@ def _best(trainer: Any, verb: Verb) -> str:
 def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> tuple[str, dict[str, Any]] | None:
     for path, checkpoint in _readable(trainer, weights_only):
         if verb != "fit" or "optimizer_states" in checkpoint:
-            return path, checkpoint  # one of weights only may be newer, but training cannot go on from it
+            return path, checkpoint  # one of weights only may be newer, but fit cannot resume from it
     if verb != "fit":
         action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
         raise ValueError(must_be("ckpt_path", "a path, as there is no readable checkpoint yet", "last", verb, action))
@@ -314,7 +308,6 @@ def note_left_out(error: KeyError, checkpoint: Mapping[str, Any]) -> None:
     """Add a note to the error of a hook that missed an object which was not unpickled.
 
     Args:
-        error: The error.
         checkpoint: The checkpoint that was passed to the hook.
     """
     missing = error.args[0] if error.args else None
@@ -394,7 +387,6 @@ class CheckpointFormat(Protocol):
 
         Args:
             saved: The weights under the names in the checkpoint.
-            module: The module.
         """
 
     def data_state(self, checkpoint: Mapping[str, Any], cls: type) -> dict[str, Any] | None:
@@ -405,7 +397,6 @@ def format_of(checkpoint: Mapping[str, Any], formats: Sequence[CheckpointFormat]
     """Return the first format that matches a checkpoint; None if there is none, so that it is ours.
 
     Args:
-        checkpoint: The checkpoint.
         formats: The formats, in the order in which they are asked.
     """
     return next((one for one in formats if one.matches(checkpoint)), None)

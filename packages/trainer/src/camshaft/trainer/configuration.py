@@ -87,7 +87,6 @@ def with_profiler(callbacks: list[Any], profiler: Any, strategy: Any) -> list[An
     """Return callbacks with one that measures behind them, or before them the one with which a profiler measures.
 
     Args:
-        callbacks: The callbacks.
         profiler: A callback that measures, a profiler, or None.
         strategy: The strategy, whose class the report names.
     """
@@ -308,13 +307,6 @@ def choose_strategy(
 def num_devices_of(strategy: Any) -> int:
     """Return the number of processes per machine, each with a device."""
     return max(1, int(strategy.world_size) // num_nodes_of(strategy))
-
-
-def device_ids_of(strategy: Any) -> list[int]:
-    """Return the index of each device of this machine that the strategy uses, from 0 where devices have no index."""
-    if num_devices_of(strategy) == 1:
-        return [torch.device(strategy.device).index or 0]
-    return list(getattr(strategy, "device_ids", range(num_devices_of(strategy))))
 
 
 def precision_of(strategy: Any) -> str | None:

@@ -14,15 +14,7 @@ from camshaft.hooks_core import CheckpointHooks, DataHooks
 from camshaft.hooks_core.transfer import map_nested
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.forwarding import class_only
-from camshaft.trainer.hyperparameters import (
-    DATA_PREFIX,
-    HYPER_PARAMETERS_KEY,
-    NAME_KEY,
-    TYPE_KEY,
-    HyperparametersMixin,
-    parameters_of,
-    takes_any,
-)
+from camshaft.trainer.hyperparameters import HyperparametersMixin, parameters_of, takes_any
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
@@ -43,10 +35,6 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
     """
 
     __hook_base__: ClassVar[bool] = True
-
-    CHECKPOINT_HYPER_PARAMS_KEY: ClassVar[str] = DATA_PREFIX + HYPER_PARAMETERS_KEY
-    CHECKPOINT_HYPER_PARAMS_NAME: ClassVar[str] = DATA_PREFIX + NAME_KEY
-    CHECKPOINT_HYPER_PARAMS_TYPE: ClassVar[str] = DATA_PREFIX + TYPE_KEY
 
     name: str | None = None
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = ()

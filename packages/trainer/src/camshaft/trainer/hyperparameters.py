@@ -294,8 +294,6 @@ def accepted_by(cls: type, hparams: Mapping[str, Any], name: str | None = None) 
     A constructor with one argument that holds them all gets them in this one.
 
     Args:
-        cls: The class.
-        hparams: The hyperparameters.
         name: The name of such an argument, if it is known.
     """
     own = parameters_of(cls).values()
@@ -373,7 +371,6 @@ def arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] | 
     """Return the arguments of all running constructors of an object, the outermost first; None without any.
 
     Args:
-        instance: The object.
         frame: The innermost frame to look at, then those that called it; None for none.
     """
     arguments: dict[str, Any] | None = None

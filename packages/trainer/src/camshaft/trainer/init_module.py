@@ -21,7 +21,6 @@ def tensors_created_for(strategy: Any, *, empty_init: bool) -> Iterator[None]:
     warns, and with `empty_init` tensors are created on the meta device.
 
     Args:
-        strategy: The strategy.
         empty_init: If true, functions of `torch.nn.init` do nothing.
     """
     device, outer = torch.device(strategy.device), torch.get_default_dtype()

@@ -130,7 +130,6 @@ def built(
     """Build an object with the hyperparameters of a checkpoint.
 
     Args:
-        cls: The class.
         checkpoint: The checkpoint, or what one holds of hyperparameters.
         prefix: Prefix of their keys in it; "" for those of a module.
         hparams_file: A file of hyperparameters in place of them, if there is one.

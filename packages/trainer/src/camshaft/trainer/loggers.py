@@ -106,7 +106,6 @@ def finalize_loggers(loggers: Sequence[Any], error: BaseException | None) -> Non
     """Close every logger, even if another one fails to: with "failed" after an error, else with "success".
 
     Args:
-        loggers: The loggers.
         error: Error of the verb; those of loggers are noted on it.
 
     Raises:

@@ -19,7 +19,7 @@ from camshaft.loops.optimization.update import LossError, check_loss
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.export import names_not_exported, to_onnx, to_torchscript
 from camshaft.trainer.forwarding import class_only, forwarded
-from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, NAME_KEY, TYPE_KEY, HyperparametersMixin
+from camshaft.trainer.hyperparameters import HyperparametersMixin
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -62,10 +62,6 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
     __jit_unused_properties__: ClassVar[list[str]]
     __jit_ignored_attributes__: ClassVar[list[str]]
-
-    CHECKPOINT_HYPER_PARAMS_KEY: ClassVar[str] = HYPER_PARAMETERS_KEY
-    CHECKPOINT_HYPER_PARAMS_NAME: ClassVar[str] = NAME_KEY
-    CHECKPOINT_HYPER_PARAMS_TYPE: ClassVar[str] = TYPE_KEY
 
     automatic_optimization: bool = True
     truncated_bptt_steps: int | None = None
@@ -181,11 +177,6 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         return torch.get_default_dtype()
 
     @property
-    def on_gpu(self) -> bool:
-        """True if `device` is a GPU."""
-        return self.device.type == "cuda"
-
-    @property
     def device_mesh(self) -> DeviceMesh | None:
         """Device mesh of a sharded strategy, for `configure_sharded_model`.
 
@@ -213,13 +204,8 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on the first process only, by the trainer's progress bar if it shows one; arguments as Python's."""
-        if self.global_rank != 0:
-            return
-        bar = None if self._trainer is None else getattr(self._trainer, "progress_bar_callback", None)
-        if bar is not None and bar.is_enabled:
-            bar.print(*args, **kwargs)
-        else:
-            print(*args, **kwargs)
+        if self.global_rank == 0:
+            (print if self._trainer is None else self._trainer.print)(*args, **kwargs)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """Gather the tensors of all processes. Collective.
@@ -332,7 +318,6 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         """Clip the gradients of one optimizer, across processes where they are sharded. Collective. No hook.
 
         Args:
-            optimizer: The optimizer.
             gradient_clip_val: The largest norm or absolute value; None clips nothing.
             gradient_clip_algorithm: "norm" (None means the same) or "value".
 
@@ -469,7 +454,6 @@ def attach_module(module: nn.Module, trainer: Trainer, metric_log: MetricLog | N
 
     Args:
         module: Any module; one without training modules is left alone.
-        trainer: The trainer.
         metric_log: Its metric log; None lets modules keep the last values by themselves.
     """
     parts = [part for part in module.modules() if isinstance(part, TrainingModule)]
@@ -500,7 +484,6 @@ def _backward_with(
     """Return the function that differentiates a loss that `manual_backward` got with further arguments.
 
     Args:
-        module: The module.
         args: These arguments.
         kwargs: Those that were passed by name.
         override: The module's own `backward`, if it has one.

@@ -95,7 +95,6 @@ def running(trainer: Trainer, call: VerbCall) -> Iterator[Run]:
     Objects of another trainer that runs are given back to it; see `Borrowed`.
 
     Args:
-        trainer: The trainer.
         call: Arguments of the verb.
 
     Yields:
@@ -255,7 +254,6 @@ class Borrowed:
 
     Args:
         module: The module, before the second trainer is attached to it.
-        trainer: The second trainer.
     """
 
     def __init__(self, module: nn.Module, trainer: Trainer) -> None:
@@ -321,7 +319,6 @@ def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
     Of what `torch.compile(module)` returned it is the module itself, whose own calls are compiled from then on.
 
     Args:
-        verb: The verb.
         given: What the verb was called with, or None.
         previous: The module of the verb before, or None.
 
@@ -357,7 +354,6 @@ def choose_data(
     """Return the loaders by stage and the data module, which may have been passed as the first loader.
 
     Args:
-        verb: The verb.
         loaders: The loaders that were passed, by stage.
         datamodule: The data module that was passed.
         previous: The data module of the verb before, if it ran on the same module; it is taken if nothing was passed.

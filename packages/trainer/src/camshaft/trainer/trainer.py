@@ -31,7 +31,6 @@ from camshaft.loops import (
     run_verb,
 )
 from camshaft.loops.metrics import EpochEndReduction, MetricLog
-from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.configuration import (
     check_barebones,
@@ -41,7 +40,6 @@ from camshaft.trainer.configuration import (
     choose_log_interval,
     choose_profiler,
     choose_strategy,
-    device_ids_of,
     limits_of_trial,
     listed,
     num_devices_of,
@@ -141,7 +139,7 @@ class Trainer:
     """Classes of the loops of fit, of validation, test and prediction."""
 
     saves_each_row: ClassVar[bool] = False
-    """Whether loggers are told to save after each row of metrics, rather than at the ends of epochs."""
+    """If true, loggers save after each row of metrics, rather than at the ends of epochs."""
 
     __slots__ = (
         *("__weakref__", "_barebones", "_callbacks", "_default_root_dir", "_fast_dev_run", "_log_every_n_steps"),
@@ -391,12 +389,7 @@ class Trainer:
             The logged epoch values, a dictionary per loader.
         """
         call = VerbCall("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only)
-        with running(self, call) as run:
-            self.begin_logging(run)
-            results: list[dict[str, float]] = run_verb(run, self.validate_loop)
-        if verbose and self.is_global_zero:
-            print_results(results, "validate")
-        return results
+        return self._evaluate(call, self.validate_loop, verbose)
 
     def test(
         self,
@@ -409,11 +402,14 @@ class Trainer:
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
         call = VerbCall("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only)
+        return self._evaluate(call, self.test_loop, verbose)
+
+    def _evaluate(self, call: VerbCall, loop: EvaluationLoop, verbose: bool) -> list[dict[str, float]]:
         with running(self, call) as run:
             self.begin_logging(run)
-            results: list[dict[str, float]] = run_verb(run, self.test_loop)
+            results: list[dict[str, float]] = run_verb(run, loop)
         if verbose and self.is_global_zero:
-            print_results(results, "test")
+            print_results(results, call.verb)
         return results
 
     def predict(
@@ -507,13 +503,13 @@ class Trainer:
     def preempt(self, path: str | os.PathLike[str]) -> None:
         """Save everything and end training as soon as no step is half done, whatever minimum is set.
 
-        A validation that is due by then runs first, so that what goes on has missed nothing; no other does.
+        A validation that is due by then runs first; no other does.
 
         Any one process may call it at any time, as in a handler of SIGTERM; all of them follow at their next agreement,
         a moment later. Where nothing is being trained, it warns.
 
         Args:
-            path: The checkpoint to write; `fit(ckpt_path=path)` goes on from it as if nothing had happened.
+            path: The checkpoint to write; `fit(ckpt_path=path)` resumes from it exactly.
         """
         run = self.current_run
         if run is None or not self.is_running or run.verb != "fit":
@@ -528,12 +524,10 @@ class Trainer:
         Raises:
             RuntimeError: If no fit runs whose loaders are there, or a batch is being trained.
         """
-        run = self.current_run
-        if run is None or not self.is_running or run.verb != "fit" or run.batch_idx is not None:
-            rule = "used in fit, once the loaders are there and while no batch is trained"
-            action = "Use it in `on_fit_start`, `on_train_start` or `on_train_epoch_start`."
-            where = "nothing" if run is None or not self.is_running else run.position()
-            raise RuntimeError(must_be("trial", rule, where, "Trainer", action))
+        run = self._running_fit("trial", "Use it in `on_fit_start`, `on_train_start` or `on_train_epoch_start`.")
+        if run.batch_idx is not None:
+            rule, action = "used while no batch is trained", "Use it in `on_train_epoch_start`."
+            raise RuntimeError(must_be("trial", rule, run.position(), "Trainer", action))
         with self.silenced(), self.fit_loop.trial(run, reload=reload) as batches:
             yield batches
 
@@ -546,11 +540,11 @@ class Trainer:
         Raises:
             RuntimeError: If no fit runs whose loaders are there.
         """
-        data = self.fit_loop.data if self.is_running else None
+        self._running_fit("follow_samples", "Use it in `on_fit_start`.")
+        data = self.fit_loop.data
         if data is None or data.loader is None:
-            action = "Use it in `on_fit_start`."
-            rule = "used in fit, once the loaders are there"
-            raise RuntimeError(must_be("follow_samples", rule, None, type(self).__qualname__, action))
+            rule, action = "used once the loaders are there", "Use it in `on_fit_start`."
+            raise RuntimeError(must_be("follow_samples", rule, None, "Trainer", action))
         return data.follow_samples()
 
     @contextmanager
@@ -560,10 +554,7 @@ class Trainer:
         Raises:
             RuntimeError: If no fit runs.
         """
-        run = self.current_run
-        if run is None or not self.is_running or run.verb != "fit":
-            action = "Use it in `on_train_batch_start`."
-            raise RuntimeError(must_be("trial_step", "used in fit, while a batch waits", None, "Trainer", action))
+        run = self._running_fit("trial_step", "Use it in `on_train_batch_start`.")
         with self.silenced(), self.fit_loop.trial_step(run):
             yield
 
@@ -575,6 +566,13 @@ class Trainer:
             yield
         finally:
             self._loggers = loggers
+
+    def _running_fit(self, method: str, action: str) -> Run:
+        run = self.current_run
+        if run is None or not self.is_running or run.verb != "fit":
+            verb = run.verb if run is not None and self.is_running else None
+            raise RuntimeError(must_be(method, "used during fit", verb, "Trainer", action))
+        return run
 
     def _started_run(self, method: str) -> Run:
         if self.current_run is None:
@@ -598,11 +596,6 @@ class Trainer:
         "fit_loop.should_stop", "True if training is to stop at the next opportunity; set it anywhere.", settable=True
     )
     is_preempted: bool = forwarded("fit_loop.is_preempted", "True if the fit ends, or ended, because of `preempt`.")
-
-    @property
-    def received_sigterm(self) -> bool:
-        """True if the last fit got a SIGTERM that a `PreemptionCheckpoint` caught; without one SIGTERM ends it."""
-        return any(getattr(callback, "received_sigterm", False) for callback in self.callbacks)
 
     is_last_batch: bool = forwarded(
         "fit_loop.is_last_batch", "True in the last batch of an epoch, where that is known."
@@ -747,11 +740,6 @@ class Trainer:
     # data
 
     num_training_batches: int | float = forwarded("fit_loop.num_batches", "Batches per training epoch; inf if unknown.")
-    val_check_batch: int | float | None = forwarded(
-        "fit_loop.num_batches_between_validations",
-        "Batches between validations of fit, inf for an epoch of unknown length; None before loaders are there, and "
-        "where time counts.",
-    )
     num_val_batches: list[int | float] = forwarded("_validation_loop.num_batches", "Batches per validation loader.")
     num_sanity_val_batches: list[int | float] = forwarded(
         "fit_loop.num_sanity_batches", "Batches per validation loader that the sanity check takes."
@@ -884,31 +872,14 @@ class Trainer:
         return num_devices_of(self.strategy)
 
     @property
-    def device_ids(self) -> list[int]:
-        """Index of each device of this machine that is used, from 0 where devices have no index."""
-        return device_ids_of(self.strategy)
-
-    @property
     def precision(self) -> str | None:
         """Name of the number format, such as "32-true"; None for a strategy of others that does not tell."""
         return precision_of(self.strategy)
 
     @property
-    def node_rank(self) -> int:
-        """Index of this machine."""
-        return self.global_rank // self.num_devices
-
-    @property
     def is_global_zero(self) -> bool:
         """True on rank 0, which writes files."""
         return self.global_rank == 0
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, int] | None:
-        """Arguments of torch's `DistributedSampler` for this process's share of data; None on a single device."""
-        if isinstance(self.strategy, SingleDeviceStrategy):
-            return None
-        return {"num_replicas": self.strategy.num_data_ranks, "rank": self.strategy.data_rank}
 
     @contextmanager
     def init_module(self, empty_init: bool | None = None) -> Iterator[None]:

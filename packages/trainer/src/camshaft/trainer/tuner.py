@@ -34,9 +34,6 @@ class Tuner:
     trainer's callbacks only `setup`, `teardown` and `on_exception` are called, and loggers get nothing. Afterwards
     weights and the trainer's progress and limits are as before, and random numbers as after `setup`; the next fit
     configures its optimizers with the new value.
-
-    Args:
-        trainer: The trainer.
     """
 
     learning_rate_finder: ClassVar[type[LearningRateFinder]] = LearningRateFinder
@@ -64,7 +61,6 @@ class Tuner:
         """Train a few steps with growing learning rates, and set the rate that they suggest. Collective.
 
         Args:
-            model: The module.
             train_dataloaders, val_dataloaders, datamodule: As in `Trainer.fit`.
             dataloaders: None.
             method: "fit".
@@ -116,10 +112,8 @@ class Tuner:
         """Find the largest batch size that fits into memory, and set it. Collective.
 
         Args:
-            model: The module.
             train_dataloaders: A data module, or None: the loaders are requested anew for each size.
             val_dataloaders, dataloaders: None.
-            datamodule: A data module.
             method: The verb whose batches are tried. The trials of "validate", "test" and "predict" are short runs of
                 that verb, in one process.
             mode, steps_per_trial, init_val, max_trials, batch_arg_name, margin, max_val: As in `BatchSizeFinder`.

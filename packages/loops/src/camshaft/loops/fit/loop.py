@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import attrs
@@ -22,21 +21,6 @@ from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run
-
-
-def _limit(name: str, doc: str) -> Any:
-    """Return a property for a number among the limits of a loop, which is checked when it is set."""
-
-    def set_(loop: FitLoop, value: Any) -> None:
-        loop.limits = loop.limits.with_number(name, value)
-
-    return property(attrgetter(f"limits.{name}"), set_, doc=doc)
-
-
-def _of_fit(path: str, default: Any, doc: str) -> Any:
-    """Return a property for an attribute of the current or latest run of a loop, with its value before the first."""
-    read = attrgetter(path)
-    return property(lambda loop: default if loop._fit is None else read(loop._fit), doc=doc)
 
 
 class FitLoop:
@@ -188,10 +172,6 @@ class FitLoop:
     def max_epochs(self, value: int | None) -> None:
         self.limits = self.limits.with_number("max_epochs", value)
 
-    min_epochs: int | None = _limit("min_epochs", "Epochs that `should_stop` cannot cut short.")
-    max_steps: int = _limit("max_steps", "The largest number of updates; -1 if there is no limit.")
-    min_steps: int | None = _limit("min_steps", "Updates that `should_stop` cannot cut short.")
-
     @property
     def settings(self) -> OptimizationSettings:
         """Settings of the updates; while a fit runs, those in force."""
@@ -260,8 +240,15 @@ class FitLoop:
         """The optimizers and schedulers of the current or last fit; empty before the first."""
         return ConfiguredOptimizers([], []) if self._fit is None else self._fit.configured
 
-    sanity_checking: bool = _of_fit("sanity_checking", False, "True while the sanity check runs.")
-    has_ended: bool = _of_fit("has_ended", False, "True if the latest fit has come to the end of its training.")
+    @property
+    def sanity_checking(self) -> bool:
+        """True while the sanity check runs."""
+        return self._fit is not None and self._fit.sanity_checking
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the latest fit has come to the end of its training."""
+        return self._fit is not None and self._fit.has_ended
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -274,23 +261,25 @@ class FitLoop:
         arguments["limit_val_batches"] = self.validation.limit_batches
         return arguments
 
-    data: FitData | None = _of_fit("data", None, "The loaders of the current or last fit; None before the first.")
-    loader: Any = _of_fit(
-        "data.loader",
-        None,
-        "The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it.",
-    )
+    @property
+    def data(self) -> FitData | None:
+        """The loaders of the current or last fit; None before the first."""
+        return None if self._fit is None else self._fit.data
+
+    @property
+    def loader(self) -> Any:
+        """The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it."""
+        return None if self.data is None else self.data.loader
 
     @property
     def given_loader(self) -> Any:
         """The training loader in the structure in which it was given: one loader, or a collection of several."""
         return parts_of(self.loader)
 
-    num_batches: int | float = _of_fit(
-        "data.num_batches",
-        float("inf"),
-        "Batches of a training epoch; infinite if unknown, and before the fit has asked for the loader.",
-    )
+    @property
+    def num_batches(self) -> int | float:
+        """Batches of a training epoch; infinite if unknown, and before the fit has asked for the loader."""
+        return float("inf") if self.data is None else self.data.num_batches
 
     @property
     def num_batches_between_validations(self) -> int | float | None:

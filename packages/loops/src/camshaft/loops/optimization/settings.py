@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import attrs
-from attrs.converters import default_if_none
 
 from camshaft.hooks_core.spec import ZERO_GRADS, ZeroGrad
 from camshaft.loops.validators import integer, one_of, optional_number
+
+
+def _norm_if_none(algorithm: str | None) -> str:
+    return "norm" if algorithm is None else algorithm
 
 
 @attrs.frozen(kw_only=True)
@@ -32,7 +35,7 @@ class OptimizationSettings:
         default=None, validator=optional_number(action="Pass None to clip nothing.")
     )
     gradient_clip_algorithm: str = attrs.field(
-        default="norm", converter=default_if_none("norm"), validator=one_of("norm", "value")
+        default="norm", converter=_norm_if_none, validator=one_of("norm", "value")
     )
     zero_grad: ZeroGrad | None = attrs.field(default=None, validator=attrs.validators.optional(one_of(*ZERO_GRADS)))
     truncated_bptt_steps: int | None = attrs.field(

@@ -46,10 +46,6 @@ class GradientNorms(Callback):
     def norms(self, module: Any, optimizer: Any) -> dict[str, float]:
         """Compute the norms of an optimizer's gradients. Collective where parameters are sharded.
 
-        Args:
-            module: The module.
-            optimizer: The optimizer.
-
         Returns:
             The norms by the names to log them under; empty if no parameter has a gradient.
         """

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NoReturn, Union, get_args, get_origin
 
 import torch
 from jsonargparse import ArgumentError, ArgumentParser, register_unresolvable_import_paths, set_parsing_settings
@@ -92,7 +91,7 @@ class OptionParser(ArgumentParser):
 
     def _no_option(self, key: str) -> str:
         key = self._without_subcommand(key)
-        return f"--{key} is no option. {_closest(key, self._options())}"
+        return f"--{key} is not an option. {_closest(key, self._options())}"
 
     def _without_subcommand(self, key: str) -> str:
         first, _, rest = key.partition(".")
@@ -304,52 +303,18 @@ class TrainerArgumentParser(OptionParser):
 
     def _add_trainer(self, trainer_class: type, nested_key: str | None) -> list[str]:
         """Add the arguments of a trainer, sorted by topic in the help."""
-        typed = _typed(trainer_class)
+        of_class = ArgumentParser()
+        of_class.add_class_arguments(trainer_class, nested_key, fail_untyped=False)
         added: list[str] = self.add_class_arguments(
-            typed, nested_key, fail_untyped=False, instantiate=False, sub_configs=True
+            trainer_class, nested_key, fail_untyped=False, instantiate=False, sub_configs=True, skip=set(_TRAINER_TYPES)
         )
+        group: Any = self if nested_key is None else self.groups[nested_key]
+        for option in of_class._actions:
+            kind = _TRAINER_TYPES.get(option.dest.rpartition(".")[2])
+            if kind is not None:
+                texts = {"default": option.default, "help": option.help}
+                group.add_argument(f"--{option.dest}", type=kind, enable_path=True, **texts)
+                added.append(option.dest)
         if nested_key is not None:
             show_topics(self, nested_key)
         return added
-
-
-def _typed(trainer_class: type) -> type:
-    """Return a subclass of a trainer's class whose signature is written out for the parser.
-
-    Annotations are resolved, and arguments that take many forms have the types of a command line.
-    """
-
-    def init(self: Any, **arguments: Any) -> None: ...
-
-    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    for name, one in _parameters(trainer_class).items():
-        annotation = _TRAINER_TYPES.get(name, one.annotation)
-        parameters.append(one.replace(annotation=annotation, kind=one.KEYWORD_ONLY))
-    init.__name__ = "__init__"
-    init.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    facts = {"__init__": init, "__doc__": trainer_class.__doc__, "__module__": trainer_class.__module__}
-    stands_for_function = "wrapped_function" in vars(trainer_class)
-    return type(trainer_class.__name__, trainer_class.__bases__[:1] if stands_for_function else (trainer_class,), facts)
-
-
-def _parameters(trainer_class: type) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a trainer's class; where it passes `**kwargs` on, those of its bases, too."""
-    found: dict[str, inspect.Parameter] = {}
-    made_by = getattr(trainer_class, "wrapped_function", None)  # of a class that stands for a function
-    for maker in [made_by] if made_by else [vars(base)["__init__"] for base in _with_init(trainer_class)]:
-        function = inspect.unwrap(maker, stop=lambda one: hasattr(one, "__signature__"))  # which it states itself
-        try:
-            hints = get_type_hints(function)
-        except NameError:  # a name that only type checkers import
-            hints = {}
-        parameters = list(inspect.signature(function).parameters.values())[0 if made_by else 1 :]
-        for one in parameters:
-            if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-                found.setdefault(one.name, one.replace(annotation=hints.get(one.name, one.annotation)))
-        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
-            break
-    return found
-
-
-def _with_init(cls: type) -> list[type]:
-    return [base for base in cls.__mro__ if base is not object and "__init__" in vars(base)]

@@ -30,18 +30,18 @@ class ClassType(ABC):
     roots: ClassVar[tuple[type, ...]]
     """Classes that are accepted, with all that derive from them."""
 
-    further: ClassVar[tuple[type, ...]] = ()
-    """Classes that are accepted without a short name."""
+    stock: ClassVar[Any] = None
+    """A package whose exports have short names, too, as far as they are accepted."""
 
     @classmethod
-    def exports(cls) -> Iterable[object]:
-        """Return objects of which those that are accepted have a short name, too."""
-        return ()
+    def exports(cls) -> Iterable[Any]:
+        """Return objects of which those that are accepted have short names."""
+        return [] if cls.stock is None else [getattr(cls.stock, name) for name in cls.stock.__all__]
 
     @classmethod
     def accepts(cls, candidate: type) -> bool:
         """Return whether instances of a class are values."""
-        return issubclass(candidate, (*cls.roots, *cls.further))
+        return issubclass(candidate, cls.roots)
 
     @abstractmethod
     def cannot_be_instantiated(self) -> None:
@@ -77,24 +77,24 @@ class ClassType(ABC):
 class CallbackClass(ClassType):
     """Callbacks."""
 
-    roots = (Callback,)
+    roots, stock = (Callback,), callbacks
 
     @classmethod
-    def exports(cls) -> Iterable[object]:
+    def exports(cls) -> Iterable[Any]:
         """Return the stock callbacks, and what other distributions add."""
-        return [*(getattr(callbacks, name) for name in callbacks.__all__), *added_classes()]
+        return [*super().exports(), *added_classes()]
 
 
 class LoggerClass(ClassType):
     """Loggers: classes with the methods of `camshaft.hooks_core.protocols.Logger`."""
 
     roots: ClassVar[tuple[type, ...]] = ()
+    stock = callbacks
 
     @classmethod
-    def exports(cls) -> Iterable[object]:
+    def exports(cls) -> Iterable[Any]:
         """Return the stock loggers, and all that derives from a base of one."""
-        stock = [getattr(callbacks, name) for name in callbacks.__all__]
-        found = [one for one in stock if inspect.isclass(one) and cls.accepts(one)]
+        found = [one for one in super().exports() if inspect.isclass(one) and cls.accepts(one)]
         return _descendants({base for one in found for base in one.__mro__ if cls.accepts(base)})
 
     @classmethod
@@ -106,12 +106,7 @@ class LoggerClass(ClassType):
 class StrategyClass(ClassType):
     """Strategies."""
 
-    roots = (StrategyDefaults,)
-
-    @classmethod
-    def exports(cls) -> Iterable[object]:
-        """Return the stock strategies."""
-        return [getattr(strategies, name) for name in strategies.__all__]
+    roots, stock = (StrategyDefaults,), strategies
 
 
 class ModuleClass(ClassType):

@@ -62,7 +62,7 @@ def _text_of(path: str) -> str:
 
 
 class CommandLine(TrainerCLI):
-    """The command line of any module, whose errors about arguments are told in a line.
+    """The command line of any module, whose errors about arguments take one line.
 
     Args:
         words: The words of the command line; classes may be written `module:Class`.
@@ -89,14 +89,14 @@ class CommandLine(TrainerCLI):
             refuse(must_be("--ckpt_path", "an existing checkpoint, 'best' or 'last'", path, "options", action))
 
     def instantiate_classes(self) -> None:
-        """Make the objects; what a stock callback or a logger refuses is an error of the options."""
+        """Make the objects; report an argument that a stock callback or logger refuses as an error of the options."""
         try:
             super().instantiate_classes()
         except InvalidArgumentError as error:
             self._parser(self.subcommand).error(str(error))
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Return a trainer; what it refuses is an error of the options."""
+        """Return a trainer; report an argument that it refuses as an error of the options."""
         try:
             return super().instantiate_trainer(**kwargs)
         except (TypeError, ValueError) as error:
@@ -105,7 +105,7 @@ class CommandLine(TrainerCLI):
             self._parser(self.subcommand).error(f"{option}{error}")
 
     def predict(self, **options: Any) -> None:
-        """Predict for the callbacks alone, as nobody takes what is returned."""
+        """Predict for the callbacks alone, without returning predictions."""
         self.trainer.predict(**{**options, "return_predictions": False})
 
     def _take_arguments_of_checkpoint(self) -> None:

@@ -1,4 +1,4 @@
-"""Modules and data modules made from a configuration, whose hyperparameters are what it said."""
+"""Instantiation of modules and data modules from a configuration, which they save as hyperparameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Instantiator:
         """Return an instance.
 
         Args:
-            class_type: The class.
             args, kwargs: Its arguments.
             applied_instantiation_links: By key, arguments that were taken from other objects.
         """

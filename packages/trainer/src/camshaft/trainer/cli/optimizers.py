@@ -15,7 +15,6 @@ class ReduceLROnPlateau(optim.lr_scheduler.ReduceLROnPlateau):
     """torch's scheduler of the same name, with the logged value that it watches.
 
     Args:
-        optimizer: The optimizer.
         monitor: Name of the logged value.
         args, kwargs: As of torch's.
     """

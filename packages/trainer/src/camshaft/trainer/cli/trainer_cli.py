@@ -217,7 +217,6 @@ class TrainerCLI:
         """Parse words or a configuration into `config`.
 
         Args:
-            parser: The parser.
             args: The words, or a configuration; None takes the process's own words.
         """
         if args is not None and len(sys.argv) > 1:
@@ -335,7 +334,6 @@ class TrainerCLI:
         """Return what the module's `configure_optimizers` returns. Override it for more.
 
         Args:
-            lightning_module: The module.
             optimizer: The optimizer of `--optimizer`.
             lr_scheduler: The scheduler of `--lr_scheduler`, or None.
         """
