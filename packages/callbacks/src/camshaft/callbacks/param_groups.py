@@ -90,7 +90,7 @@ def check_takes_groups(schedulers: Iterable[Any], where: str) -> None:
     for scheduler in _with_nested(schedulers):
         if isinstance(scheduler, _FIXED_SCHEDULERS):
             action = "Use another scheduler, or give the optimizer all its groups in `configure_optimizers`."
-            rule = "one that takes parameter groups later"
+            rule = "a scheduler to which parameter groups can be added"
             raise ValueError(must_be("scheduler", rule, type(scheduler).__name__, where, action))
 
 

@@ -188,7 +188,7 @@ class BatchSizeFinder(SearchBeforeFit):
             return self.init_val
         if found is None:
             tried = [size for size, _ in self.trials]
-            rule = "small enough for memory, and for the data, at one of the sizes tried"
+            rule = "a size that fits memory and data"
             action = "Pass a smaller `init_val` or more `max_trials`, or make the model smaller."
             raise MemoryError(must_be(self.batch_arg_name, rule, tried, type(self).__name__, action))
         has_margin = self.mode == "binsearch" and ran_out

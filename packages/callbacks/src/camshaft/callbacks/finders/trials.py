@@ -212,7 +212,7 @@ def _bind_step(step: Callable[..., Any], where: object) -> tuple[Argument, ...]:
         return bind(step, ("batch", "batch_idx"), tuple(_DEFAULTS))
     except BindingError as error:
         action = "Leave the callback out, or give its other arguments defaults."
-        rule = "one of (batch, batch_idx)"
+        rule = "a function of (batch, batch_idx)"
         raise InvalidArgumentError("training_step", rule, str(error), where, action) from error
 
 

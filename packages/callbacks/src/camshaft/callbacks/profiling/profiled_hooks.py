@@ -104,7 +104,7 @@ class ProfiledHooks(Callback):
         self._stop("run_training_epoch")
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """End what is open."""
+        """Stop all running actions."""
         while self._open:
             self._stop(self._open[-1])
 
