@@ -44,9 +44,7 @@ def scale_to(optimizer: Any, schedulers: Sequence[Any], rate: float) -> None:
     of a scheduler, such as `eta_min`, stay.
 
     Args:
-        optimizer: The optimizer.
         schedulers: Its schedulers; nested ones are scaled too.
-        rate: The rate.
     """
     bases = base_rates(optimizer)
     targets = rates_in_proportion(bases, rate)
@@ -102,7 +100,6 @@ def follow_groups(scheduler: Any, optimizer: Optimizer, group_idxs: Sequence[int
 
     Args:
         scheduler: The scheduler; nested ones are extended as well.
-        optimizer: The optimizer.
         group_idxs: Indexes of the groups, in order.
         where: The class to name in errors.
 

@@ -102,11 +102,7 @@ class BatchSizeFinder(SearchBeforeFit):
         self.trials: list[tuple[int, bool]] = []
 
     def scale_batch_size(self, trainer: TrainerProtocol, module: Any) -> int:
-        """Search now, and set the attribute; the loaders are requested again before the next epoch. Collective.
-
-        Args:
-            trainer: The trainer.
-            module: The module.
+        """Search with the module now, and set the attribute; loaders are requested again before the next epoch. Collective.
 
         Returns:
             The size.
@@ -213,8 +209,6 @@ class _Trials:
     """Makes training steps with loaders of one size after the other.
 
     Args:
-        trainer: The trainer.
-        module: The module.
         num_steps: Steps to make for each size.
         where: The class to name in errors.
     """

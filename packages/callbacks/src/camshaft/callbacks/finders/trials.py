@@ -39,11 +39,7 @@ class TrialSteps:
 
     Args:
         trainer: The trainer, after `configure_optimizers`.
-        module: The module.
         where: The class to name in errors.
-
-    Attributes:
-        optimizer: The optimizer.
 
     Raises:
         InvalidArgumentError: If the module optimizes manually, does not have exactly one optimizer or has one that

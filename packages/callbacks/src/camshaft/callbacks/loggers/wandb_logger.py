@@ -284,7 +284,6 @@ class WandbLogger(Logger):
         """Log histograms of a model's gradients or parameters, as `wandb.Run.watch` does.
 
         Args:
-            model: The model.
             log: What to log; None logs only the graph.
             log_freq: Number of backward passes between two histograms.
             log_graph: Whether to log the model's structure.

@@ -75,15 +75,12 @@ class BasePredictionWriter(Callback):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Write the prediction of one batch.
+        """Write the module's prediction of one batch.
 
         Args:
-            trainer: The trainer.
-            module: The module.
             prediction: What `predict_step` returned, on its device.
             batch_indices: Dataset indices of the batch's samples; None if unknown, as when the loader reads a stream.
                 See `BatchIndices`.
-            batch: The batch.
             batch_idx: Index of the batch in this process's pass over the loader.
             dataloader_idx: Index of the loader.
         """
@@ -92,11 +89,9 @@ class BasePredictionWriter(Callback):
     def write_on_epoch_end(
         self, trainer: TrainerProtocol, module: Any, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
-        """Write the predictions of all batches.
+        """Write the module's predictions of all batches.
 
         Args:
-            trainer: The trainer.
-            module: The module.
             predictions: On the CPU: an item for each batch of this process; a list of such lists for several loaders.
             batch_indices: The `batch_indices` of each batch: a list for each loader, also for a single one.
         """

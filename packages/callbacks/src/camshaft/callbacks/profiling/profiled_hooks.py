@@ -23,7 +23,6 @@ class ProfiledHooks(Callback):
     callbacks.
 
     Args:
-        profiler: The profiler.
         strategy_name: The class of the strategy.
     """
 
@@ -43,7 +42,6 @@ class ProfiledHooks(Callback):
         Args:
             hook: The hook's name.
             kind: The kind of receiver.
-            receiver: The receiver.
             function: Its bound method.
         """
         if receiver is self:

@@ -273,11 +273,7 @@ class _StepSchedule:
 
 
 class RegisterRecordFunction:
-    """Makes calls of a model's submodules ranges of torch's profiler, inside a `with` statement.
-
-    Args:
-        model: The model.
-    """
+    """Makes calls of a model's submodules ranges of torch's profiler, inside a `with` statement."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model

@@ -52,12 +52,13 @@ class BaseFinetuning(Callback):
         raise NotImplementedError(f"{name} is not implemented. Freeze layers there, by `self.freeze`.")
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
-        """Unfreeze the parts that are trained from this epoch on; called for each optimizer. To be overridden.
+        """Unfreeze the parts of the module that are trained from this epoch on. To be overridden.
+
+        Called for each optimizer.
 
         An override with a fourth argument gets the optimizer's index.
 
         Args:
-            module: The module.
             epoch: Zero-based index of the epoch.
             optimizer: An optimizer of the fit.
         """
@@ -76,10 +77,9 @@ class BaseFinetuning(Callback):
 
     @staticmethod
     def filter_params(modules: Modules, train_bn: bool = True, requires_grad: bool = True) -> Iterator[nn.Parameter]:
-        """Yield the trainable or the frozen parameters; shared ones once for each module.
+        """Yield the trainable or the frozen parameters of modules; shared ones once for each.
 
         Args:
-            modules: The modules.
             train_bn: Whether to include those of batch normalisation.
             requires_grad: Whether to yield the trainable parameters, or the frozen ones.
         """
@@ -117,7 +117,6 @@ class BaseFinetuning(Callback):
         """Return the parameters, each once, that are in no group of an optimizer.
 
         Args:
-            optimizer: The optimizer.
             params: The parameters.
         """
         seen = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -137,7 +136,6 @@ class BaseFinetuning(Callback):
 
         Args:
             modules: The modules to unfreeze.
-            optimizer: The optimizer.
             lr: Learning rate of the group. None is that of the first group divided by `initial_denom_lr`.
             initial_denom_lr: See `lr`.
             train_bn: Whether to unfreeze their batch normalisation too.
