@@ -102,7 +102,7 @@ class BatchSizeFinder(SearchBeforeFit):
         self.trials: list[tuple[int, bool]] = []
 
     def scale_batch_size(self, trainer: TrainerProtocol, module: Any) -> int:
-        """Search with the module now, and set the attribute; loaders are requested again before the next epoch. Collective.
+        """Search with the module now, and set the attribute; loaders are then requested again. Collective.
 
         Returns:
             The size.
