@@ -101,9 +101,13 @@ def _call(
     """Return the arguments of a verb, where loaders may be passed under an earlier name.
 
     Raises:
+        TypeError: If there is no such argument, or one is missing.
         ValueError: If they were passed under both.
     """
-    call = inspect.signature(getattr(_Trainer, verb)).bind(trainer, *args, **kwargs)
+    try:
+        call = inspect.signature(getattr(_Trainer, verb)).bind(trainer, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"Trainer.{verb}() {error}") from None
     call.apply_defaults()
     ((name, given),) = earlier.items()
     if given is not None and call.arguments[today] is not None:
@@ -292,7 +296,7 @@ class Trainer(ArgparseArguments, _Trainer):
     # verbs
 
     @wraps(_Trainer.fit)
-    def fit(self, *args: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+    def fit(self, *args: Any, train_dataloader: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
         """Train a module; see `camshaft.trainer.Trainer.fit`. Collective.
 
         Args:
