@@ -10,25 +10,11 @@ import attrs
 
 from camshaft.compat.eras.evidence import calls_method, returns_logs
 from camshaft.compat.eras.reading import COULD_RETURN_LOGS, EraReading
+from camshaft.compat.names.table import advice
 from camshaft.hooks_core import CATALOGUE, Catalogue, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import Argument, arguments_of
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, uses_parameter
 from camshaft.hooks_core.dispatch.readings import MethodReading
-
-_MOVED = {
-    "on_init_start": "Do this in `__init__`: nothing is called any more while a trainer is made.",
-    "on_init_end": "Do this in `setup(self, trainer, pl_module, stage)`, which begins every verb.",
-    "init_ddp_connection": "Leave it out, and pass what it sets by `DDPStrategy(backend=..., timeout=...)`.",
-    "configure_ddp": "Leave it out, and pass what it sets by `DDPStrategy(find_unused_parameters=...)` and its like.",
-    "configure_apex": 'Leave it out, and pass `precision="16-mixed"` to the trainer: apex is no more.',
-    "init_optimizers": "Return the optimizers and schedulers from `configure_optimizers` as they are to be.",
-    "summarize": "Leave it out, and pass a `ModelSummary` callback to the trainer.",
-    "restore_weights": "Load the weights in `setup(self, stage)`, or pass `ckpt_path` to `fit`.",
-    "get_progress_bar_dict": "Log these values with `self.log(name, value, prog_bar=True)`.",
-    "on_tng_metrics": "Log these values with `self.log(name, value)` in `training_step`.",
-    "on_post_move_to_device": "Tie the weights in `configure_model(self)`.",
-}
-"""Advice for hooks without a counterpart today."""
 
 _STAGES = {"training_epoch_end": "training", "validation_epoch_end": "validation", "test_epoch_end": "test"}
 _SEVERAL_STEPS = ("training_step_end", "validation_step_end", "test_step_end")
@@ -76,8 +62,8 @@ def _of_method(receiver: object, method: MethodReading, reading: EraReading, cat
     function = implementation(receiver, name)
     assert function is not None
     later = _later_name(spec, catalogue)
-    if name in _MOVED:
-        yield Advice(name, _MOVED[name])
+    if f"hook:{name}" in advice():
+        yield Advice(name, advice()[f"hook:{name}"])
     elif name == "training_step":
         return  # what is to be done depends on its arguments, and is said of those of today as well
     elif name == "optimizer_step":
@@ -109,8 +95,8 @@ def _of_moments(
     catalogue: Catalogue,
 ) -> Advice:
     """Return the advice about a hook that goes by another name today."""
-    if later in _MOVED:
-        return Advice(spec.name, _MOVED[later])
+    if f"hook:{later}" in advice():
+        return Advice(spec.name, advice()[f"hook:{later}"])
     moments = [name for name in method.moments if catalogue[name].is_current]
     if catalogue[later].kind != spec.kind:  # it announces what another provides
         return Advice(spec.name, f"Do this at the beginning of `{later}`.")

@@ -47,6 +47,14 @@ _ELSEWHERE = "Do it in a method that is called, or in a callback"
 _RANKS = frozenset({"device", "global_rank", "local_rank", "world_size", "num_nodes"})
 
 
+def _module_step(name: str) -> Callable[..., Any]:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's step."""
+        return self._inner_steps[name](*args, **kwargs)
+
+    return step
+
+
 class Strategy(TorchStrategy, metaclass=StandIn):
     """The base class of strategies under the import names.
 
@@ -249,7 +257,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     def setup_environment(self) -> None:
         """Join the processes. Collective."""
-        if self._accelerator is not None and not isinstance(self._accelerator, str):
+        if hasattr(self._accelerator, "setup_device"):
             self._accelerator.setup_device(self.device)
         super().connect()
 
@@ -263,7 +271,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     def setup(self, trainer: Any) -> None:
         """Convert the module and move it to the device, by `model_to_device`. Collective."""
-        if self._accelerator is not None and not isinstance(self._accelerator, str):
+        if hasattr(self._accelerator, "setup"):
             self._accelerator.setup(trainer)
         self._computing = super().setup_module(self.lightning_module)
         self.setup_precision_plugin()
@@ -340,21 +348,10 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         """Run a step of the module through what wraps it."""
         return self._inner_steps[method_name](*args, **kwargs)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's step; likewise the other three."""
-        return self._inner_steps["training_step"](*args, **kwargs)
-
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's step."""
-        return self._inner_steps["validation_step"](*args, **kwargs)
-
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's step."""
-        return self._inner_steps["test_step"](*args, **kwargs)
-
-    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's step."""
-        return self._inner_steps["predict_step"](*args, **kwargs)
+    training_step = _module_step("training_step")
+    validation_step = _module_step("validation_step")
+    test_step = _module_step("test_step")
+    predict_step = _module_step("predict_step")
 
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
         """Move a batch of any nesting to the device, by the module's own hook if there is one."""
