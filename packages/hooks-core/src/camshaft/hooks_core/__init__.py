@@ -7,11 +7,12 @@ from camshaft.hooks_core.on_demand import on_demand
 if TYPE_CHECKING:
     from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, StrategyHooks
     from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-    from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning, find_faults
+    from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning
     from camshaft.hooks_core.dispatch.hooks import Hooks
     from camshaft.hooks_core.dispatch.implementation import is_overridden, not_a_hook
     from camshaft.hooks_core.dispatch.resolve import no_op, resolve
-    from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, hook
+    from camshaft.hooks_core.eras.faults import find_faults
+    from camshaft.hooks_core.spec import HookSpec, Receiver, hook
     from camshaft.hooks_core.strategy_defaults import StrategyDefaults
 
 if not TYPE_CHECKING:  # a program imports what it uses; type checkers see the names above, and no others
@@ -23,7 +24,6 @@ if not TYPE_CHECKING:  # a program imports what it uses; type checkers see the n
             "Catalogue": "catalogue",
             "CheckpointHooks": "bases",
             "DataHooks": "bases",
-            "ERAS": "spec",
             "Fault": "dispatch.faults",
             "HookFaultError": "dispatch.faults",
             "HookFaultWarning": "dispatch.faults",
@@ -33,7 +33,7 @@ if not TYPE_CHECKING:  # a program imports what it uses; type checkers see the n
             "Receiver": "spec",
             "StrategyDefaults": "strategy_defaults",
             "StrategyHooks": "bases",
-            "find_faults": "dispatch.faults",
+            "find_faults": "eras.faults",
             "hook": "spec",
             "is_overridden": "dispatch.implementation",
             "not_a_hook": "dispatch.implementation",
@@ -44,7 +44,6 @@ if not TYPE_CHECKING:  # a program imports what it uses; type checkers see the n
 
 __all__ = [
     "CATALOGUE",
-    "ERAS",
     "Callback",
     "Catalogue",
     "CheckpointHooks",

@@ -17,10 +17,11 @@ from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in, may_log_with_other_options
 from camshaft.compat.eras.report import describe
 from camshaft.compat.names.stand_ins import accept_pl_module
-from camshaft.hooks_core import CATALOGUE, Callback, no_op
+from camshaft.hooks_core import Callback, no_op
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver
+from camshaft.hooks_core.eras.hooks import MODULE_ONLY_ERAS, hooks_of_eras
+from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import FitOrder, Run
 from camshaft.loops.metrics import MetricLog
 
@@ -86,8 +87,8 @@ def accept_earlier_calls() -> None:
     Callbacks of these eras call it: `super().on_epoch_end(trainer, pl_module)`.
     """
     accept_pl_module(Callback)  # in its signatures, which stay
-    for spec in CATALOGUE.received_by(Receiver.CALLBACK):
-        if spec.kind == "event":
+    for spec in hooks_of_eras().values():
+        if spec.kind == "event" and Receiver.CALLBACK in spec.receivers:
             setattr(Callback, spec.name, _forgiving(vars(Callback).get(spec.name)))
 
 
@@ -104,7 +105,7 @@ def finds_unused(module: nn.Module) -> bool:
     step = implementation(module, "training_step")
     if step is not None and "optimizer_idx" in parameter_names(step):
         return True
-    return read_era(module, Receiver.MODULE, CATALOGUE).behaviour.finds_unused_parameters
+    return read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
 
 
 class OwnSummary:

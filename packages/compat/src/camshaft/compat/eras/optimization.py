@@ -29,7 +29,7 @@ from camshaft.compat.eras.updates import (
     NoToggle,
     update_class,
 )
-from camshaft.hooks_core.eras import TODAY, Behaviour
+from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import (
     ConfiguredOptimizers,

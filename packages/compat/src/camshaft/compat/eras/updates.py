@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from camshaft.compat.eras.releases import COUNTS_UPDATES
-from camshaft.hooks_core.eras import Behaviour
+from camshaft.hooks_core.eras.releases import Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import replace_step
 from camshaft.hooks_core.spec import ZeroGrad

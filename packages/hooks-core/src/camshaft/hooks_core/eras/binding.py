@@ -1,0 +1,123 @@
+"""Binding of the arguments of an era to the signatures of methods."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core.dispatch.binding import (
+    CANONICAL_NAMES,
+    Argument,
+    BindingError,
+    arguments_of,
+    bind_hook,
+    for_one_loader,
+)
+from camshaft.hooks_core.dispatch.readings import MethodReading
+from camshaft.hooks_core.eras.hooks import EARLIER_HOOKS, EraSpec
+from camshaft.hooks_core.spec import HookSpec, Receiver
+
+
+@attrs.frozen
+class EraMethod(MethodReading):
+    """A method that is called as an era did.
+
+    Attributes:
+        era: The era whose arguments it gets.
+        spec: The hook, with what other eras have of it.
+    """
+
+    era: str
+    spec: EraSpec
+
+
+def bind_in(method: Callable[..., Any], spec: EraSpec, kind: Receiver, era: str | None) -> tuple[Argument, ...]:
+    """Return the arguments that a method gets as a hook of an era, by their names of today.
+
+    Args:
+        method: A bound method or plain function.
+        spec: The hook.
+        kind: The kind of receiver that the method belongs to.
+        era: The era; None stands for today.
+
+    Raises:
+        BindingError: If the arguments do not fit the method's signature.
+    """
+    hook, aliases = _as_bound(method, spec, kind, era)
+    arguments = bind_hook(method, hook, kind)
+    return tuple(one._replace(source=aliases.get(one.source, one.source)).canonical() for one in arguments)
+
+
+def fit_in(method: Callable[..., Any], spec: EraSpec, kind: Receiver, era: str | None) -> tuple[Argument, ...] | None:
+    """Return the arguments that a method gets as a hook of an era; None if they do not fit its signature."""
+    try:
+        return bind_in(method, spec, kind, era)
+    except BindingError:
+        return None
+
+
+def reading_in(
+    method: Callable[..., Any],
+    spec: EraSpec,
+    kind: Receiver,
+    era: str,
+    arguments: tuple[Argument, ...],
+    moments: tuple[str, ...],
+) -> EraMethod:
+    """Return how a method is called as a hook of an earlier era, with arguments that `bind_in` returned.
+
+    Args:
+        method: The method.
+        spec: The hook.
+        kind: The kind of receiver that the method belongs to.
+        era: The era.
+        arguments: The arguments.
+        moments: The hooks in whose moments it is called.
+    """
+    of_one = arguments
+    if spec.kind == "step" and spec.name != "predict_step":  # all others got the index of a single loader, too
+        of_one = for_one_loader(method, spec.as_in(era), kind, arguments)
+    place = [*EARLIER_HOOKS].index(spec.name) + 1 if moments else 0
+    taken = {argument.source for argument in arguments}
+    return EraMethod(
+        hook=spec.as_in(era),
+        arguments=arguments,
+        arguments_of_one_loader=of_one,
+        moments=moments,
+        place=place - len(EARLIER_HOOKS) - 1 if spec.precedes else place,
+        condition=spec.condition,
+        fixed={name: value for name, value in spec.fixed.items() if name in taken},
+        era=era,
+        spec=spec,
+    )
+
+
+def _as_bound(
+    method: Callable[..., Any], spec: EraSpec, kind: Receiver, era: str | None
+) -> tuple[HookSpec, dict[str, str]]:
+    """Return the hook as a method gets it, and the arguments that go by name alone by the names that it may have."""
+    hook = spec.as_in(era)
+    aliases = {} if era is None else _aliases(method, spec, arguments_of(hook, kind))
+    if not aliases:
+        return hook, aliases
+    parameters = tuple(name for name in hook.parameters if CANONICAL_NAMES.get(name, name) not in spec.aliases)
+    return attrs.evolve(hook, parameters=parameters, optional=(*hook.optional, *aliases)), aliases
+
+
+def _aliases(method: Callable[..., Any], spec: EraSpec, provided: Sequence[str]) -> dict[str, str]:
+    if spec.aliases.keys().isdisjoint(CANONICAL_NAMES.get(name, name) for name in provided):
+        return {}
+    aliases = {alias: name for name, all_of_it in spec.aliases.items() for alias in all_of_it}
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return aliases
+    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    for parameter_name, name in zip(positional, provided, strict=False):
+        today = CANONICAL_NAMES.get(name, name)
+        if today in spec.aliases and not parameter_name.strip("_"):
+            aliases[parameter_name] = today
+    return aliases
