@@ -11,10 +11,17 @@ import attrs
 
 from camshaft.compat.eras.evidence import calls_method, declared_function, logs_by_itself, returns_logs
 from camshaft.hooks_core import CATALOGUE, Catalogue, Fault, HookSpec, Receiver
-from camshaft.hooks_core.dispatch.binding import CANONICAL_NAMES, Argument, arguments_of, candidates, parameter_names
+from camshaft.hooks_core.dispatch.binding import (
+    CANONICAL_NAMES,
+    Argument,
+    arguments_of,
+    candidates,
+    for_one_loader,
+    parameter_names,
+)
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, receiver_name, uses_parameter
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
-from camshaft.hooks_core.eras.binding import EraMethod, fit_in, reading_in
+from camshaft.hooks_core.eras.binding import EraMethod, fit_in
 from camshaft.hooks_core.eras.faults import faults_of_earlier
 from camshaft.hooks_core.eras.hooks import (
     EARLIER_ERAS,
@@ -309,7 +316,7 @@ class _Method:
             if of_today is not None and not self._means_otherwise(best, era, of_today, arguments):
                 return None
         moments = () if spec.is_current else spec.moments_in(era, version)
-        return reading_in(self.function, spec, self.kind, best, arguments, moments)
+        return _reading_in(self.function, spec, self.kind, best, arguments, moments)
 
     def _means_otherwise(
         self, best: str, era: str, of_today: tuple[Argument, ...], of_era: tuple[Argument, ...]
@@ -322,6 +329,42 @@ class _Method:
         if num_of_era != num_of_today or best != era or self.spec.kind == "step":
             return num_of_era > num_of_today
         return of_era[: len(of_today)] != of_today
+
+
+def _reading_in(
+    method: Callable[..., Any],
+    spec: EraSpec,
+    kind: Receiver,
+    era: str,
+    arguments: tuple[Argument, ...],
+    moments: tuple[str, ...],
+) -> EraMethod:
+    """Return how a method is called as a hook of an earlier era, with arguments that `bind_in` returned.
+
+    Args:
+        method: The method.
+        spec: The hook.
+        kind: The kind of receiver that the method belongs to.
+        era: The era.
+        arguments: The arguments.
+        moments: The hooks in whose moments it is called.
+    """
+    of_one = arguments
+    if spec.kind == "step" and spec.name != "predict_step":  # all others got the index of a single loader, too
+        of_one = for_one_loader(method, spec.as_in(era), kind, arguments)
+    place = [*EARLIER_HOOKS].index(spec.name) + 1 if moments else 0
+    taken = {argument.source for argument in arguments}
+    return EraMethod(
+        hook=spec.as_in(era),
+        arguments=arguments,
+        arguments_of_one_loader=of_one,
+        moments=moments,
+        place=place - len(EARLIER_HOOKS) - 1 if spec.precedes else place,
+        condition=spec.condition,
+        fixed={name: value for name, value in spec.fixed.items() if name in taken},
+        era=era,
+        spec=spec,
+    )
 
 
 def _todays_name(name: str) -> str:

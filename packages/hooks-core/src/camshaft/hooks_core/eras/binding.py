@@ -14,10 +14,9 @@ from camshaft.hooks_core.dispatch.binding import (
     BindingError,
     arguments_of,
     bind_hook,
-    for_one_loader,
 )
 from camshaft.hooks_core.dispatch.readings import MethodReading
-from camshaft.hooks_core.eras.hooks import EARLIER_HOOKS, EraSpec
+from camshaft.hooks_core.eras.hooks import EraSpec
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 
@@ -57,42 +56,6 @@ def fit_in(method: Callable[..., Any], spec: EraSpec, kind: Receiver, era: str |
         return bind_in(method, spec, kind, era)
     except BindingError:
         return None
-
-
-def reading_in(
-    method: Callable[..., Any],
-    spec: EraSpec,
-    kind: Receiver,
-    era: str,
-    arguments: tuple[Argument, ...],
-    moments: tuple[str, ...],
-) -> EraMethod:
-    """Return how a method is called as a hook of an earlier era, with arguments that `bind_in` returned.
-
-    Args:
-        method: The method.
-        spec: The hook.
-        kind: The kind of receiver that the method belongs to.
-        era: The era.
-        arguments: The arguments.
-        moments: The hooks in whose moments it is called.
-    """
-    of_one = arguments
-    if spec.kind == "step" and spec.name != "predict_step":  # all others got the index of a single loader, too
-        of_one = for_one_loader(method, spec.as_in(era), kind, arguments)
-    place = [*EARLIER_HOOKS].index(spec.name) + 1 if moments else 0
-    taken = {argument.source for argument in arguments}
-    return EraMethod(
-        hook=spec.as_in(era),
-        arguments=arguments,
-        arguments_of_one_loader=of_one,
-        moments=moments,
-        place=place - len(EARLIER_HOOKS) - 1 if spec.precedes else place,
-        condition=spec.condition,
-        fixed={name: value for name, value in spec.fixed.items() if name in taken},
-        era=era,
-        spec=spec,
-    )
 
 
 def _as_bound(

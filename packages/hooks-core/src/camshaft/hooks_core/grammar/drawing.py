@@ -102,15 +102,21 @@ def _rows(node: Node, catalogue: Catalogue) -> list[_Row]:
         case Either(options=options):
             rows = [row for option in options for row in _rows(option, catalogue)]
             return [_Row("[one of]", children=tuple(rows))] if rows else []
-        case Repeat(body=body, each=each, until=until):
-            ends = f", until {until}" if until else ""
-            return _under(f"for each {each}{ends}", _rows(body, catalogue))
-        case Maybe(body=body, when=when):
-            return _under(when, _rows(body, catalogue))
-        case If(condition=condition, body=body, holds=holds):
-            return _under(f"{'if' if holds else 'unless'} {condition}", _rows(body, catalogue))
+        case Repeat() | Maybe() | If():
+            return _under(_label(node), _rows(node.body, catalogue))
         case Set():
             return []
+
+
+def _label(node: Repeat | Maybe | If) -> str:
+    """Return when a part happens, in words."""
+    match node:
+        case Repeat(each=each, until=until):
+            return f"for each {each}" + (f", until {until}" if until else "")
+        case If(condition=condition, holds=holds):
+            return f"{'if' if holds else 'unless'} {condition}"
+        case Maybe(when=when):
+            return when
 
 
 def _under(label: str, rows: list[_Row]) -> list[_Row]:
@@ -175,15 +181,12 @@ class _Chart:
                 return self._within(hook, body, ends)
             case _ if next(hooks_in(node), None) is None:
                 return ends
-            case Repeat(body=body, each=each, until=until):
-                again = self.box(f'{{{{"for each {each}{f", until {_plain(until)}" if until else ""}"}}}}', ends)
+            case Repeat(body=body):
+                again = self.box(f'{{{{"{_plain(_label(node))}"}}}}', ends)
                 self._arrows(self.draw(body, [(again, "next")]), again)
                 return [(again, "none left")]
-            case Maybe(body=body, when=when):
-                choice = self.box(f'{{"{_plain(when)}"}}', ends)
-                return [*self.draw(body, [(choice, "yes")]), (choice, "no")]
-            case If(condition=condition, body=body, holds=holds):
-                choice = self.box(f'{{"{"if" if holds else "unless"} {_plain(condition)}"}}', ends)
+            case Maybe(body=body) | If(body=body):
+                choice = self.box(f'{{"{_plain(_label(node))}"}}', ends)
                 return [*self.draw(body, [(choice, "yes")]), (choice, "no")]
             case Either(options=options):
                 choice = self.box('{"one of"}', ends)
