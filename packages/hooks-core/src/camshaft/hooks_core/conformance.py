@@ -357,11 +357,8 @@ def certify(
     Raises:
         ValueError: If a verb, a feature, a hook or the place of zeroing is unknown, or no scenario is left.
     """
-    _check_known("verbs", verbs, VERBS)
-    _check_known("features", features or (), tuple(FEATURES))
-    check_without(without, "conform", catalogue)
-    _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS)
-    missing = {one: one.missing(verbs, features, without) for one in (SCENARIOS if scenarios is None else scenarios)}
+    _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS, "conform")
+    missing = needs_of(verbs, features, without, scenarios=scenarios, catalogue=catalogue)
     chosen = [scenario for scenario, needs in missing.items() if not needs]
     if not chosen:
         raise ValueError(must_be("verbs", "those of at least one scenario", tuple(verbs), "conform", "Name a verb."))
@@ -374,6 +371,26 @@ def certify(
             outcome = Outcome(scenario, error)
         outcomes.append(outcome)
     return Report(tuple(outcomes), tuple((scenario, needs) for scenario, needs in missing.items() if needs))
+
+
+def needs_of(
+    verbs: Collection[str] = VERBS,
+    features: Collection[str] | None = None,
+    without: Collection[str] = (),
+    *,
+    scenarios: Sequence[Scenario] | None = None,
+    catalogue: Catalogue = CATALOGUE,
+    where: str = "conform",
+) -> dict[Scenario, tuple[str, ...]]:
+    """Return the scenarios, each with what a trainer lacks for it; the arguments are those of `certify`.
+
+    Raises:
+        ValueError: If a verb, a feature or a hook is unknown; the message says where.
+    """
+    _check_known("verbs", verbs, VERBS, where)
+    _check_known("features", features or (), tuple(FEATURES), where)
+    check_without(without, where, catalogue)
+    return {one: one.missing(verbs, features, without) for one in (SCENARIOS if scenarios is None else scenarios)}
 
 
 def run_scenario(
@@ -534,7 +551,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _check_known(argument: str, names: Collection[str], known: Sequence[str]) -> None:
+def _check_known(argument: str, names: Collection[str], known: Sequence[str], where: str) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(must_be(argument, f"among {', '.join(known)}", name, "conform", "Leave it out."))
+            raise ValueError(must_be(argument, f"among {', '.join(known)}", name, where, "Leave it out."))
