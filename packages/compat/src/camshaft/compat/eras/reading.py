@@ -21,7 +21,7 @@ from camshaft.hooks_core.dispatch.binding import (
 )
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, receiver_name, uses_parameter
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
-from camshaft.hooks_core.eras.binding import EraMethod, fit_in
+from camshaft.hooks_core.eras.binding import EraMethod, fit_in, fits
 from camshaft.hooks_core.eras.faults import faults_of_earlier
 from camshaft.hooks_core.eras.hooks import (
     EARLIER_ERAS,
@@ -271,9 +271,7 @@ class _Method:
     def fits(self) -> dict[str, tuple[Argument, ...]]:
         """Return the earlier eras that know the hook and whose arguments the method can take, each with these."""
         eras = _eras_of_closure(self.function) if self.spec.name == _STEP else EARLIER_ERAS
-        known = [era for era in eras if era in self.spec.eras and self.kind in self.spec.receivers_in(era)]
-        found = {era: self.arguments_in(era) for era in known}
-        return {era: arguments for era, arguments in found.items() if arguments is not None}
+        return fits(self.function, self.spec, self.kind, eras)
 
     def num_shared_names(self, era: str | None) -> int:
         """Return how many of its parameters have names that the hook's arguments have in an era."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from camshaft.hooks_core.dispatch.binding import Argument, bind_hook, default_of, for_one_loader
-from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.dispatch.implementation import implementation, method_of
 from camshaft.hooks_core.dispatch.readings import MethodReading, ReceiverReading
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
@@ -122,8 +122,7 @@ def _own_call(spec: HookSpec, one: ResolvedReceiver) -> HookCall | None:
 
 def _read_call(method: MethodReading, one: ResolvedReceiver) -> HookCall:
     """Return the call of a method as its reading says."""
-    function, arguments = implementation(one.receiver, method.name), method.arguments
-    assert function is not None
+    function, arguments = method_of(one.receiver, method.name), method.arguments
     of_one_loader = arguments if method.arguments_of_one_loader is None else method.arguments_of_one_loader
     facts = (one.receiver, one.kind, method.name, function, arguments, of_one_loader)
     return HookCall(*facts, fixed=method.fixed, condition=method.condition if method.moments else "")

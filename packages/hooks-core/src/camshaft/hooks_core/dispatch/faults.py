@@ -19,7 +19,13 @@ from camshaft.hooks_core.dispatch.binding import (
     own_classes,
     parameter_names,
 )
-from camshaft.hooks_core.dispatch.implementation import class_of, implementation, mentions_method, receiver_name
+from camshaft.hooks_core.dispatch.implementation import (
+    class_of,
+    implementation,
+    mentions_method,
+    method_of,
+    receiver_name,
+)
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 OR_MARK = "or mark it with `@not_a_hook` if it is a method of your own."
@@ -96,10 +102,8 @@ def examine(
         if spec is None or kind not in spec.receivers:
             faults += _no_hook(receiver, name, kind, catalogue, further)
             continue
-        method = implementation(receiver, name)
-        assert method is not None
         try:
-            bound[name] = bind_hook(method, spec, kind)
+            bound[name] = bind_hook(method_of(receiver, name), spec, kind)
         except BindingError as error:
             faults.append(Fault(shown, name, f"{error}. Take these arguments, or fewer of them."))
     return bound, faults

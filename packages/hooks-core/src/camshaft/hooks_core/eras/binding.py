@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import attrs
@@ -16,7 +16,7 @@ from camshaft.hooks_core.dispatch.binding import (
     bind_hook,
 )
 from camshaft.hooks_core.dispatch.readings import MethodReading
-from camshaft.hooks_core.eras.hooks import EraSpec
+from camshaft.hooks_core.eras.hooks import ERAS, EraSpec
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 
@@ -56,6 +56,21 @@ def fit_in(method: Callable[..., Any], spec: EraSpec, kind: Receiver, era: str |
         return bind_in(method, spec, kind, era)
     except BindingError:
         return None
+
+
+def fits(
+    method: Callable[..., Any], spec: EraSpec, kind: Receiver, eras: Collection[str] = ERAS
+) -> dict[str, tuple[Argument, ...]]:
+    """Return the eras that know a hook for a kind of receiver and whose arguments a method takes, each with these.
+
+    Args:
+        method: The method.
+        spec: The hook.
+        kind: The kind of receiver that the method belongs to.
+        eras: The eras to choose from.
+    """
+    found = {era: fit_in(method, spec, kind, era) for era in spec.eras_of(kind) if era in eras}
+    return {era: arguments for era, arguments in found.items() if arguments is not None}
 
 
 def _as_bound(

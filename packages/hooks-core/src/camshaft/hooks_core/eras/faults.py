@@ -9,9 +9,9 @@ import attrs
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.dispatch.binding import BindingError, candidates, own_classes
 from camshaft.hooks_core.dispatch.faults import OR_MARK, Fault, examine
-from camshaft.hooks_core.dispatch.implementation import implementation, mentions_method, receiver_name
+from camshaft.hooks_core.dispatch.implementation import implementation, mentions_method, method_of, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
-from camshaft.hooks_core.eras.binding import bind_in, fit_in
+from camshaft.hooks_core.eras.binding import bind_in, fits
 from camshaft.hooks_core.eras.hooks import EARLIER_ERAS, EARLIER_HOOKS, EVERYDAY_NAMES, EraSpec, in_eras
 from camshaft.hooks_core.spec import Receiver, kind_in_words
 
@@ -97,9 +97,7 @@ def _fault(message: str, *, is_warning: bool = False) -> Fault:
 def _of_an_old_era(
     receiver: object, spec: EraSpec, kind: Receiver, *, is_of_today: bool, is_dead: bool
 ) -> Fault | None:
-    method = implementation(receiver, spec.name)
-    assert method is not None
-    takes, misfit = None, ""
+    method, takes, misfit = method_of(receiver, spec.name), None, ""
     for era in spec.eras_of(kind):
         try:
             takes = bind_in(method, spec, kind, era)
@@ -140,9 +138,8 @@ def _lacks_closure(receiver: object, kind: Receiver) -> bool:
 
 
 def _takes_closure(receiver: object, spec: EraSpec, kind: Receiver, era: str | None) -> bool:
-    method = implementation(receiver, spec.name)
-    assert method is not None
-    return any(argument.source == _CLOSURE for argument in bind_in(method, spec, kind, era))
+    arguments = bind_in(method_of(receiver, spec.name), spec, kind, era)
+    return any(argument.source == _CLOSURE for argument in arguments)
 
 
 def _with_era(faults: Sequence[Fault], receiver: object, kind: Receiver, catalogue: Catalogue) -> list[Fault]:
@@ -182,10 +179,7 @@ def _with_era(faults: Sequence[Fault], receiver: object, kind: Receiver, catalog
 def _eras_that_fit(receiver: object, spec: EraSpec, kind: Receiver) -> tuple[str, ...]:
     """Return the earlier eras that know a hook for a kind of receiver, and whose arguments a method takes: with the
     closure of an `optimizer_step`, if it takes that in any."""
-    method = implementation(receiver, spec.name)
-    assert method is not None
-    known = [era for era in spec.eras_of(kind) if era in EARLIER_ERAS]
-    fitting = tuple(era for era in known if fit_in(method, spec, kind, era) is not None)
+    fitting = tuple(fits(method_of(receiver, spec.name), spec, kind, EARLIER_ERAS))
     if spec.name != "optimizer_step":
         return fitting
     return tuple(era for era in fitting if _takes_closure(receiver, spec, kind, era)) or fitting

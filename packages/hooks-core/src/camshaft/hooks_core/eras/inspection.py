@@ -13,8 +13,8 @@ from camshaft.hooks_core.bases import Callback, DataHooks, ModelHooks, StrategyH
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.dispatch.binding import candidates
 from camshaft.hooks_core.dispatch.faults import Fault, examine
-from camshaft.hooks_core.dispatch.implementation import implementation, mentions_method, receiver_name
-from camshaft.hooks_core.eras.binding import EraMethod, fit_in
+from camshaft.hooks_core.dispatch.implementation import mentions_method, method_of, receiver_name
+from camshaft.hooks_core.eras.binding import EraMethod, fit_in, fits
 from camshaft.hooks_core.eras.faults import find_faults
 from camshaft.hooks_core.eras.hooks import ERAS, EVERYDAY_NAMES, EraSpec, catalogue_of, check_era, hooks_of_eras
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour, behaviour_of
@@ -170,7 +170,7 @@ def hooks_of(klass: type, kind: Receiver, catalogue: Catalogue = CATALOGUE) -> l
 
 def fitting_eras(klass: type, kind: Receiver, spec: EraSpec) -> tuple[str, ...]:
     """Return the eras that know a hook for a kind of receiver and whose arguments a class's method can take."""
-    return tuple(era for era in spec.eras_of(kind) if read_as(klass, kind, spec, era) is not None)
+    return tuple(fits(method_of(klass, spec.name), spec, kind))
 
 
 def common_eras(methods: Sequence[HookMethod]) -> tuple[str, ...]:
@@ -187,9 +187,7 @@ def read_as(klass: type, kind: Receiver, spec: EraSpec, era: str | None) -> EraM
         spec: The hook.
         era: The era; None stands for today.
     """
-    method = implementation(klass, spec.name)
-    assert method is not None
-    arguments = fit_in(method, spec, kind, era)
+    arguments = fit_in(method_of(klass, spec.name), spec, kind, era)
     if arguments is None:
         return None
     moments = spec.moments_in(era) if era is not None and not spec.is_current else ()
