@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 import attrs
@@ -186,16 +187,23 @@ def _is_like(name: str, spec: HookSpec) -> bool:
 
 def _closest(name: str, names: Sequence[str], cutoff: float) -> list[str]:
     """Return the names that say nearly the same as another, the closest first."""
-    import difflib  # only when there is something to report
-
-    by_meaning: dict[str, list[str]] = {}
+    wanted, by_meaning = _meaning(name), dict[str, list[str]]()
     for one in names:
-        by_meaning.setdefault(_meaning(one), []).append(one)
-    wanted = _meaning(name)
-    close = difflib.get_close_matches(wanted, by_meaning, cutoff=cutoff)
-    return [one for meaning in close if meaning[0] == wanted[0] for one in by_meaning[meaning]]
+        meaning = _meaning(one)
+        # which difflib asks first, too; few names come so far that it is imported
+        may_be_close = 2 * min(len(meaning), len(wanted)) >= cutoff * (len(meaning) + len(wanted))
+        if may_be_close and meaning[0] == wanted[:1]:
+            by_meaning.setdefault(meaning, []).append(one)
+    if not by_meaning:
+        return []
+    import difflib
+
+    return [
+        one for meaning in difflib.get_close_matches(wanted, by_meaning, cutoff=cutoff) for one in by_meaning[meaning]
+    ]
 
 
+@lru_cache(maxsize=1024)
 def _meaning(name: str) -> str:
     """Return a name without `on_`, plurals and underscores, and in the words of hooks; a step's stays as it is."""
     words = name.removeprefix("on_").split("_")
