@@ -57,8 +57,8 @@ from camshaft.compat.private_parts import (
     SignalConnector,
     attach_loops,
 )
-from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden
-from camshaft.hooks_core.eras import EARLIER_ERAS
+from camshaft.hooks_core import Receiver, is_overridden
+from camshaft.hooks_core.eras.hooks import EARLIER_ERAS
 from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
@@ -192,7 +192,7 @@ class Trainer(ArgparseArguments, _Trainer):
         if needs_attaching(arguments) or any(plugin is not None for plugin in plugins.values()):
             load(_ATTACH)(arguments, **plugins)
         passed = [one for one in listed(arguments.get("callbacks")) if _hears_of_init(one)]
-        is_told = [self._is_earlier or not read_era(one, Receiver.CALLBACK, CATALOGUE).is_of_today for one in passed]
+        is_told = [self._is_earlier or not read_era(one, Receiver.CALLBACK).is_of_today for one in passed]
         self._untold = [*compress(passed, map(not_, is_told))]
         told = [*compress(passed, is_told)]
         if told:

@@ -30,7 +30,7 @@ from camshaft.compat.eras.updates import (
     toggle_of,
     update_class,
 )
-from camshaft.hooks_core.eras import TODAY, Behaviour
+from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import (
     ConfiguredOptimizers,

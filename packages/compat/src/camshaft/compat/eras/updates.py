@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from camshaft.compat.eras.releases import COUNTS_UPDATES
 from camshaft.hooks_core.dispatch.binding import bind
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.eras import Behaviour
+from camshaft.hooks_core.eras.releases import Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import replace_step
 from camshaft.hooks_core.spec import ZeroGrad
