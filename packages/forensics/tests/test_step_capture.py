@@ -86,7 +86,7 @@ def test_plain_batches_are_read_as_they_were_without_unpickling(batch: Any) -> N
 def test_objects_are_left_out_unless_they_are_asked_for(tmp_path: Path, value: Any) -> None:
     recorded = Recorded(tmp_path)
     recorded.step({"x": torch.ones(2), "value": value}, 0)
-    recorded.recorder.write(recorded.trainer, "bad", 0)
+    recorded.recorder.write(recorded.trainer, "bad")
 
     gone = recorded.read().calls[0].arguments[0]["value"]
     assert isinstance(gone, LeftOut) and gone.kind.endswith(type(value).__qualname__)
@@ -100,10 +100,12 @@ def test_objects_are_left_out_unless_they_are_asked_for(tmp_path: Path, value: A
 def test_collections_of_tensors_stay_and_weights_come_to_the_cpu(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
     batch = OrderedDict(x=[torch.ones(2), (torch.zeros(1, dtype=torch.bfloat16), "text")])
+    recorded.recorder.begin_batch(3)
     recorded.step(batch, 3)
-    recorded.recorder.write(recorded.trainer, "it was bad", 3)
+    recorded.recorder.write(recorded.trainer, "it was bad")
     capture = recorded.read()
-    assert (capture.reason, capture.step, capture.batch_idx, capture.has_non_finite_loss) == ("it was bad", 1, 3, True)
+    assert (capture.reason, capture.step, capture.has_non_finite_loss) == ("it was bad", 1, True)
+    assert [call.batch_idx for call in capture.calls] == [3]
     (arguments,) = [call.arguments for call in capture.calls]
     assert torch.equal(arguments[0]["x"][0], torch.ones(2)) and arguments[0]["x"][1][0].dtype == torch.bfloat16
     assert arguments[1] == 3
@@ -114,12 +116,12 @@ def test_collections_of_tensors_stay_and_weights_come_to_the_cpu(tmp_path: Path)
 def test_nothing_is_copied_once_there_are_enough(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
     recorded.step([torch.ones(1)], 0)
-    recorded.recorder.write(recorded.trainer, "bad", 0)
+    recorded.recorder.write(recorded.trainer, "bad")
     recorded.recorder.end_update()
     batch = [torch.ones(1)]
     assert recorded.step(batch, 1)["batch"] is batch
     assert recorded.recorder._calls == []
-    recorded.recorder.write(recorded.trainer, "bad", 1)
+    recorded.recorder.write(recorded.trainer, "bad")
     assert len(captures_in(recorded.folder)) == recorded.recorder.num_captured == 1
 
 
@@ -166,7 +168,7 @@ def test_arguments_are_checked(kind: Any, tmp_path: Path) -> None:
 def test_damaged_files_and_others_are_told(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
     recorded.step([torch.ones(1)], 0)
-    recorded.recorder.write(recorded.trainer, "bad", 0)
+    recorded.recorder.write(recorded.trainer, "bad")
     (path,) = captures_in(recorded.folder).values()
     whole = Path(path).read_bytes()
     for contents in (b"", whole[: len(whole) // 2], whole[:-100], b"text"):
@@ -216,5 +218,5 @@ def test_the_loss_of_a_captured_step_is_kept_as_it_was_returned(tmp_path: Path) 
     wrapped = recorded.recorder.wrap_call("training_step", Receiver.MODULE, recorded.module, step)
     assert wrapped([1], 0) is loss
     loss.detach().fill_(3.0)
-    recorded.recorder.write(recorded.trainer, "bad", 0)
+    recorded.recorder.write(recorded.trainer, "bad")
     assert recorded.read().calls[0].loss.item() == 2.0

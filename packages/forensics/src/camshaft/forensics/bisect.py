@@ -16,7 +16,7 @@ from torch import nn
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.forensics.ledger.ledger_check import LedgerCheck
-from camshaft.forensics.replay.replayed_fit import Replay, ledger_check, step_of
+from camshaft.forensics.replay.fit import Replay, ledger_check, step_of
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.remote_files import is_url

@@ -192,8 +192,8 @@ def _of_run(command: str, words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         return _refuse(error)
     from camshaft.forensics.bisect import bisect as bisect_run
-    from camshaft.forensics.replay.replayed_fit import nearest_checkpoint
-    from camshaft.forensics.replay.to_step import replay as replay_step
+    from camshaft.forensics.replay.fit import nearest_checkpoint
+    from camshaft.forensics.replay.step import replay as replay_step
 
     class ReplayLine(CommandLine):
         """A command line with the subcommands `replay` and `bisect`."""
