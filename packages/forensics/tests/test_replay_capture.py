@@ -87,7 +87,7 @@ def test_a_capture_holds_the_state_from_just_before_the_update_and_is_made_again
     assert_same(capture.buffers, buffers)
     assert_same(capture.optimizers, [optimizer])
     for call, (*_, (torch_state, python, numbers), batch) in zip(capture.calls, of_batches, strict=True):
-        assert_same(call.arguments[0], batch)
+        assert_same(call.batch, batch)
         assert torch.equal(call.random_state["torch"], torch_state)
         assert call.random_state["python"][1].tolist() == python
         assert call.random_state["numpy"][1].tolist() == numbers
@@ -243,7 +243,7 @@ class OfBoxes(Net):
 
 def test_batches_of_ones_own_classes_are_unpickled_on_request_only(tmp_path: Path) -> None:
     captured(tmp_path, OfBoxes(10))
-    with pytest.raises(CaptureError, match=r"its batch has a test_replay_capture\.Boxed that was not unpickled"):
+    with pytest.raises(CaptureError, match=r"it has a test_replay_capture\.Boxed that was not unpickled"):
         replay_capture(tmp_path, OfBoxes)
     replayed = replay_capture(tmp_path, OfBoxes, weights_only=False)
     assert replayed.differences == [] and isinstance(replayed.batch, Boxed)
@@ -324,7 +324,7 @@ def test_batches_with_several_updates_are_made_again_from_their_beginning(
     assert_same(capture.buffers, buffers)
     assert_same(capture.optimizers[0], optimizer)
     assert (len(capture.optimizers), len(capture.calls)) == (2, num_calls)
-    assert_same(capture.calls[0].arguments[0], batch)
+    assert_same(capture.calls[0].batch, batch)
 
     replayed = replay_capture(tmp_path, kind(at))
     assert replayed.differences == [] and (replayed.step, replayed.batch_idx) == (capture.step, at - 1)
@@ -461,7 +461,7 @@ def test_each_of_two_ranks_has_its_own_and_the_faulty_one_is_taken(tmp_path: Pat
     assert list(paths) == [(7, 0), (7, 1)]
     one, other = (read_capture(path) for path in paths.values())
     assert_same(one.parameters, other.parameters)
-    assert not torch.equal(one.calls[0].arguments[0]["x"], other.calls[0].arguments[0]["x"])
+    assert not torch.equal(one.calls[0].batch["x"], other.calls[0].batch["x"])
     assert not one.has_non_finite_loss and other.has_non_finite_loss
 
     with pytest.MonkeyPatch.context() as patch:

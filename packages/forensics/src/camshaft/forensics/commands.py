@@ -8,7 +8,8 @@ import sys
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
+from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
@@ -58,7 +59,8 @@ def compare(words: Sequence[str]) -> int:
     parser.add_argument("--plot", metavar="FILE", help="draw how far apart they go; needs matplotlib")
     options = parser.parse_args(words)
     try:
-        found = compare_runs(*options.runs, rtol=options.rtol)
+        one, other = options.runs
+        found = compare_runs(one, other, rtol=options.rtol)
         print(found)
         if options.plot is not None:
             draw(found, options.plot)
@@ -154,15 +156,12 @@ def _replay_parser() -> argparse.ArgumentParser:
 
 def _imported(parser: argparse.ArgumentParser, name: str) -> Any:
     """Return what MODULE:NAME names; also as MODULE.NAME."""
-    module_name, _, own_name = name.partition(":") if ":" in name else name.rpartition(".")
-    if not module_name or not own_name:
-        parser.error(f"argument --module: must be MODULE:NAME, but got {name!r}")
     try:
-        found: Any = import_module(module_name)
-        for part in own_name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+        found = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
         parser.error(f"argument --module: {error}")
+    if isinstance(found, ModuleType):
+        parser.error(f"argument --module: must be MODULE:NAME, but got {name!r}")
     return found
 
 

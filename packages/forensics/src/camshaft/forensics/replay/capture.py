@@ -6,7 +6,6 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,24 +14,22 @@ from torch.utils.data import DataLoader
 
 from camshaft.forensics.ledger.digests import digest_of
 from camshaft.forensics.ledger.ledger_file import versions
-from camshaft.forensics.replay.fit import Replay
+from camshaft.forensics.replay.fit import Observer, Replay
 from camshaft.forensics.replay.step import EndOfStep, ReplayedStep, StepDebugger, StepWatch
 from camshaft.forensics.replay.step_capture import (
     CapturedStep,
     CaptureError,
     captures_in,
     is_non_finite,
-    left_out,
     loss_in,
     read_capture,
 )
-from camshaft.hooks_core import Callback, Receiver, no_op
+from camshaft.hooks_core import Receiver, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Counters
 from camshaft.loops.state.random_state import isolated_randomness, restore_random_state
 from camshaft.trainer import Trainer
-from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, UNSAVED_KEY
 from camshaft.trainer.load_from_checkpoint import built
 from camshaft.trainer.running import VerbCall
 
@@ -112,20 +109,16 @@ def find_capture(
 
 def module_for(capture: CapturedStep, module: Any, path: str, weights_only: bool | None = None) -> nn.Module:
     """Return the module for a capture; see `replay_capture`. Raises `TypeError` if there is none."""
-    where, found = "replay_capture", module
+    found = module
     if isinstance(module, type):
-        facts = dict(capture.hyper_parameters)
-        saved = facts.get(HYPER_PARAMETERS_KEY, {})
-        missing = {name: gone.kind for name, value in saved.items() if (gone := left_out(value)) is not None}
-        if missing:
-            facts[HYPER_PARAMETERS_KEY] = {name: saved[name] for name in saved if name not in missing}
-            facts[UNSAVED_KEY] = missing
-        found = built(module, facts, "", None, {}, path, None, weights_only)
+        found = built(module, dict(capture.facts), "", None, {}, path, None, weights_only)
     elif callable(module) and not isinstance(module, nn.Module):
         found = module()
     if not isinstance(found, nn.Module):
         rule = f"a module, its class, or a function that returns it; the captured one is a {capture.module}"
-        raise TypeError(must_be("module", rule, found, where, "Pass the module: a capture holds data alone."))
+        raise TypeError(
+            must_be("module", rule, found, "replay_capture", "Pass the module: a capture holds data alone.")
+        )
     return found
 
 
@@ -135,18 +128,14 @@ def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False)
     Raises:
         CaptureError: If they do not fit, or the batch was not unpickled.
     """
-    for call in capture.calls:
-        gone = left_out((call.arguments, call.keywords))
-        if gone is not None:
-            why = "was not unpickled" if gone.error is None else f"could not be pickled ({gone.error})"
-            action = "Pass weights_only=False if you trust the file."
-            raise CaptureError(
-                f"`capture` must be complete, but its batch has a {gone.kind} that {why}, in replay_capture. "
-                + (action if gone.error is None else "Give its class a form that can be pickled.")
-            )
+    if capture.left_out:
+        raise CaptureError(
+            f"`capture` must be complete, but it has a {capture.left_out[0]} that was not unpickled, in "
+            "replay_capture. Pass weights_only=False if you trust the file."
+        )
     settings = capture.settings
     bad_idx = next((idx for idx, call in enumerate(capture.calls) if is_non_finite(call)), None)
-    batches = {call.batch_idx: copy.deepcopy(call.arguments[0]) for call in capture.calls}
+    batches = {call.batch_idx: copy.deepcopy(call.batch) for call in capture.calls}
     watch = StepWatch(capture.step, debugger=StepDebugger() if debug else None, debugged_idx=bad_idx or 0)
     calls = _CapturedCalls(capture, watch)
     trainer = Trainer(
@@ -182,7 +171,7 @@ _LEFT_OUT = ("on_before_batch_transfer", "on_after_batch_transfer", "transfer_ba
 """Hooks whose work was done on a captured batch, but for its move to the device."""
 
 
-class _CapturedCalls(Callback):
+class _CapturedCalls(Observer):
     """Makes captured calls of `training_step` in place of those of a replay. Runs after all other callbacks.
 
     Args:
@@ -196,37 +185,30 @@ class _CapturedCalls(Callback):
     def __init__(self, capture: CapturedStep, watch: StepWatch) -> None:
         self.differences: list[str] = []
         self._capture, self._watch = capture, watch
-        self._trainer: Any = None
-        self._module: Any = None
         self._num_made = 0
-
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Note trainer and module."""
-        self._trainer, self._module = trainer, module
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return the function; of a step, and of what was done to its batch already, one in its place."""
-        if hook == "training_step":
-            return partial(self._call, function)
         if hook == "prepare_data":
             return no_op
-        return _batch_as_it_is if hook in _LEFT_OUT else function
+        return _batch_as_it_is if hook in _LEFT_OUT else super().wrap_call(hook, kind, receiver, function)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the replay after the last call, where no update has ended it."""
         if self._num_made == len(self._capture.calls):
             self._watch.end()
 
-    def _call(self, function: Callable[..., Any], *_: Any, **__: Any) -> Any:
-        strategy, module, captured = self._trainer.strategy, self._module, self._capture.calls[self._num_made]
+    def call_step(self, function: Callable[..., Any], *_: Any, **__: Any) -> Any:
+        """Make the next captured call."""
+        strategy, module, captured = self.trainer.strategy, self.module, self._capture.calls[self._num_made]
         if self._num_made == 0:
-            put_state(self._capture, module, self._trainer)
+            put_state(self._capture, module, self.trainer)
         self._num_made += 1
         for name, part in module.named_modules():
             part.training = self._capture.modes[name]
-        (batch, *rest), keywords = copy.deepcopy((captured.arguments, captured.keywords))
+        batch, rest, keywords = copy.deepcopy((captured.batch, captured.arguments, captured.keywords))
         move = implementation(module, "transfer_batch_to_device")
         batch = strategy.batch_to_device(batch) if move is None else move(batch, strategy.device, 0)
         rest, keywords = strategy.batch_to_device((rest, keywords))
@@ -271,8 +253,7 @@ def put_state(capture: CapturedStep, module: nn.Module, trainer: Any) -> None:
             parameters[name].grad = gradient.to(parameters[name].device, copy=True)
     try:
         for optimizer, state in zip(trainer.optimizers, capture.optimizers, strict=True):
-            if left_out(state) is None:
-                optimizer.load_state_dict(copy.deepcopy(state))
+            optimizer.load_state_dict(copy.deepcopy(state))
     except (ValueError, KeyError) as error:
         raise _does_not_fit(capture, f"its optimizers do not take the captured states ({error})") from error
     trainer.strategy.load_state_dict(capture.strategy)

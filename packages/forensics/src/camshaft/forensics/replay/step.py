@@ -18,10 +18,10 @@ from torch import Tensor
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.forensics.ledger.ledger_check import LedgerCheck
-from camshaft.forensics.replay.fit import Replay, beyond_the_end, ledger_check, nearest_checkpoint
+from camshaft.forensics.replay.fit import Observer, Replay, beyond_the_end, ledger_check, nearest_checkpoint
 from camshaft.forensics.replay.step_capture import loss_in
 from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
-from camshaft.hooks_core import Callback, Receiver
+from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops.lifecycle import EndOfVerb
@@ -132,7 +132,7 @@ def replay(
     return watch.steps
 
 
-class StepWatch(Callback):
+class StepWatch(Observer):
     """Looks into the steps of an update. Runs before other callbacks.
 
     Args:
@@ -161,14 +161,8 @@ class StepWatch(Callback):
         self._call_inspect = inspect if callable(inspect) else None
         self._patterns = None if inspect is None or callable(inspect) else _listed(inspect)
         self._debugger, self._debugged_idx = debugger, debugged_idx
-        self._trainer: Any = None
-        self._module: Any = None
         self._open: ReplayedStep | None = None
         self._stack = ExitStack()
-
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Note trainer and module."""
-        self._trainer, self._module = trainer, module
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Check the patterns, now that the submodules are there."""
@@ -191,12 +185,6 @@ class StepWatch(Callback):
                 f"The checkpoint lies inside of the accumulation window of step {self._to_step:,}: the batches before "
                 "it are in the gradients, but are not handed over. Begin with an earlier checkpoint to have them."
             )
-
-    def wrap_call(
-        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return the function; of `training_step` one that is looked into at the update."""
-        return partial(self._call_step, function) if hook == "training_step" else function
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """Forget batches whose gradients were dropped at the end of the epoch before."""
@@ -224,7 +212,7 @@ class StepWatch(Callback):
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         """Remove all hooks."""
         self._close()
-        self._trainer = self._module = None
+        super().teardown(trainer, module, stage)
 
     @property
     def is_inside(self) -> bool:
@@ -235,26 +223,27 @@ class StepWatch(Callback):
         """End the replay. Collective. Raises `EndOfVerb`."""
         self._close()
         if self._check is not None:
-            self._check.check_last(self._trainer, self._to_step)
+            self._check.check_last(self.trainer, self._to_step)
         self.has_ended = True
         if self._call_inspect is not None:
             for step in self.steps:
                 self._call_inspect(step)
         raise EndOfVerb
 
-    def _call_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        trainer = self._trainer
+    def call_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Look into a step of the update, and end the replay after the last one."""
+        trainer = self.trainer
         if trainer.global_step < self._to_step - 1:
             return function(*arguments, **keywords)
         self._close()
         if trainer.global_step >= self._to_step:  # made inside of the batch that runs
             self.end()
         batch, gradients = arguments[0], dict[str, Tensor]()
-        inspection = self._stack.enter_context(inspect_step(self._module, batch, gradients))
+        inspection = self._stack.enter_context(inspect_step(self.module, batch, gradients))
         place = self._to_step, trainer.current_epoch, trainer.current_run.batch_idx
         step = self._open = ReplayedStep(*place, batch, None, None, inspection, gradients)
         if self._debugger is not None and len(self.steps) == self._debugged_idx:
-            function = partial(self._debugger.run_step, self._module, function)
+            function = partial(self._debugger.run_step, self.module, function)
         outputs = function(*arguments, **keywords)
         step.outputs = without_graph(outputs)
         return outputs

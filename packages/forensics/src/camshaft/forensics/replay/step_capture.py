@@ -6,11 +6,8 @@ A capture holds data, no code: to make the step again takes the module that it w
 from __future__ import annotations
 
 import copy
-import io
 import os
-import pickle
 import re
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
@@ -21,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
-from camshaft.forensics.ledger.ledger_file import versions
+from camshaft.forensics.ledger.ledger_file import determinism, name_of_device, versions
+from camshaft.hooks_core import Receiver
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.optimizer_step import needs_closure
-from camshaft.hooks_core.remote_files import absolute, entries_of, join, local_copy, replace_file
-from camshaft.hooks_core.spec import Receiver
-from camshaft.hooks_core.transfer import parts_of
+from camshaft.hooks_core.remote_files import absolute, entries_of, join
 from camshaft.loops.state.random_state import random_state
+from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint, write_checkpoint
+from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, hyperparameters_for_checkpoints
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -37,9 +35,6 @@ FORMAT = "camshaft step capture 2"
 """The format that a capture names in itself."""
 
 _NAME = re.compile(r"step-(\d+)-rank-(\d+)\.capture")
-_OBJECT = "camshaft_object"
-"""The key of what stands in the place of an object."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
 class CaptureError(ValueError):
@@ -51,18 +46,20 @@ class CapturedCall:
     """A call of `training_step`.
 
     Attributes:
-        arguments: What it got: positional arguments, the batch first.
-        keywords: What it got by name.
-        random_state: The states of Python's, NumPy's, torch's and the devices' generators just before it.
         batch_idx: Zero-based index of the batch in the epoch.
+        random_state: The states of Python's, NumPy's, torch's and the devices' generators just before it.
+        batch: The batch.
+        arguments: Further positional arguments.
+        keywords: What it got by name.
         loss: The loss that it returned, on the CPU; None if it returned none.
         has_returned: Whether it had returned when the capture was written.
     """
 
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    random_state: dict[str, Any]
     batch_idx: int
+    random_state: dict[str, Any]
+    batch: Any = None  # these three are left out of a capture if they hold objects that were not unpickled
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = attrs.field(factory=dict)
     loss: Tensor | None = None
     has_returned: bool = False
 
@@ -80,7 +77,6 @@ class CapturedStep:
         versions: Versions of Python, torch and camshaft's packages.
         settings: Device, precision, and switches on which bits depend.
         module: Class of the module, to be told; nothing is imported by it.
-        hyper_parameters: The module's hyperparameters by the keys of checkpoints.
         parameters: The parameters by name, before the update.
         requires_grad: The parameters that require gradients.
         gradients: Gradients that were there already, by parameter.
@@ -90,6 +86,7 @@ class CapturedStep:
         strategy: The strategy's state, such as the scale of losses.
         calls: The calls of `training_step` for the update: several with gradient accumulation, and with several
             optimizers that take turns.
+        facts: What a checkpoint says of the module's hyperparameters, and of objects that were not unpickled.
     """
 
     reason: str
@@ -100,7 +97,6 @@ class CapturedStep:
     versions: dict[str, str]
     settings: dict[str, Any]
     module: str
-    hyper_parameters: dict[str, Any]
     parameters: dict[str, Tensor]
     requires_grad: list[str]
     gradients: dict[str, Tensor]
@@ -109,11 +105,17 @@ class CapturedStep:
     optimizers: list[dict[str, Any]]
     strategy: dict[str, Any]
     calls: list[CapturedCall]
+    facts: dict[str, Any]
 
     @property
     def has_non_finite_loss(self) -> bool:
         """True if a loss of this process was NaN or infinite."""
         return any(map(is_non_finite, self.calls))
+
+    @property
+    def left_out(self) -> list[str]:
+        """Types of the objects that were not unpickled, hyperparameters aside."""
+        return [kind for keys, kind in objects_left_out(self.facts).items() if keys[0] != HYPER_PARAMETERS_KEY]
 
 
 def loss_in(outputs: Any) -> Tensor | None:
@@ -249,7 +251,8 @@ class StepCapture:
         except Exception as error:
             rule, action = "one that can be copied, for `capture`", "Leave `capture` out, or give it `__deepcopy__`."
             raise TypeError(must_be("batch", rule, arguments[0], self._where, action)) from error
-        self._calls.append(CapturedCall(*copied, random_state(), self._batch_idx))
+        (batch, *others), named = copied
+        self._calls.append(CapturedCall(self._batch_idx, random_state(), batch, tuple(others), named))
         return self._calls[-1]
 
     def write(self, trainer: TrainerProtocol, reason: str) -> None:
@@ -266,8 +269,6 @@ class StepCapture:
         rank = int(getattr(trainer.strategy, "global_rank", 0))
         path = join(self.folder, f"step-{state['step']}-rank-{rank}.capture")
         module = self._module
-        hparams, name = getattr(module, "hparams", None), getattr(module, "_hparams_name", None)
-        hparams = {"hyper_parameters": dict(hparams)} if isinstance(hparams, Mapping) and hparams else {}
         try:
             capture = CapturedStep(
                 reason=reason,
@@ -277,13 +278,13 @@ class StepCapture:
                 versions=versions(),
                 settings=_settings(trainer, module),
                 module=f"{type(module).__module__}:{type(module).__qualname__}",
-                hyper_parameters=hparams if name is None else {**hparams, "hparams_name": name},
                 calls=self._calls,
+                facts=hyperparameters_for_checkpoints(module),
                 **state,
             )
-            contents = _contents(capture)
-            with replace_file(path) as file:
-                torch.save(contents, file)
+            contents = {"format": FORMAT, **attrs.asdict(capture, recurse=False), **capture.facts}
+            contents["calls"] = [attrs.asdict(call, recurse=False) for call in capture.calls]
+            write_checkpoint({name: value for name, value in contents.items() if name != "facts"}, path)
         except Exception as error:  # what happened in training is not to be hidden by this
             problem = f"{type(error).__name__}: {error}".rstrip(".")
             warn_user(f"{self._where} could not write the capture {path}: {problem}. Name a folder with room for it.")
@@ -315,81 +316,11 @@ def _settings(trainer: TrainerProtocol, module: nn.Module) -> dict[str, Any]:
     device = trainer.strategy.device
     return {
         "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device_name": name_of_device(device),
         "precision": getattr(trainer, "precision", None),
-        "num_threads": torch.get_num_threads(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        **determinism(),
         "is_compiled": any(part._compiled_call_impl is not None for part in module.modules()),
     }
-
-
-def _contents(capture: CapturedStep) -> dict[str, Any]:
-    """Return what a file holds: plain values and tensors, and other objects as bytes, which are read on request."""
-    objects: list[Any] = []
-    calls = [attrs.asdict(call, recurse=False) for call in capture.calls]
-    plain = _plain(attrs.asdict(capture, recurse=False) | {"calls": calls}, objects)
-    return {"format": FORMAT, "capture": plain, "objects": [_pickled(one) for one in objects]}
-
-
-def _plain(value: Any, objects: list[Any]) -> Any:
-    """Return a value in which other objects than tensors and plain values are replaced, and collect these."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind in (Tensor, nn.Parameter):
-        return value.detach().cpu()
-    if kind in (list, tuple):
-        return kind([_plain(item, objects) for item in value])
-    if kind in (dict, OrderedDict, defaultdict) and all(type(key) in _PLAIN for key in value):
-        return {key: _plain(item, objects) for key, item in value.items()}
-    objects.append(value)
-    return {_OBJECT: len(objects) - 1}
-
-
-def _restored(value: Any, objects: list[Any]) -> Any:
-    """Return a value with the objects in their places."""
-    if type(value) in (list, tuple):
-        return type(value)([_restored(item, objects) for item in value])
-    if type(value) is dict:
-        if value.keys() == {_OBJECT}:
-            return objects[value[_OBJECT]]
-        return {key: _restored(item, objects) for key, item in value.items()}
-    return value
-
-
-def _pickled(value: Any) -> dict[str, Any]:
-    """Return an object as bytes; without bytes if it cannot be pickled."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    stream = io.BytesIO()
-    try:
-        torch.save(value, stream)
-    except Exception as error:
-        return {"kind": kind, "bytes": None, "error": f"{type(error).__name__}: {error}"}
-    return {"kind": kind, "bytes": stream.getvalue(), "error": None}
-
-
-@attrs.frozen
-class LeftOut:
-    """Placeholder in a capture for an object that was not unpickled, or could not be pickled.
-
-    Attributes:
-        kind: The object's class.
-        error: Why it could not be pickled; None if it is in the file.
-    """
-
-    kind: str
-    error: str | None
-
-
-def left_out(value: Any) -> LeftOut | None:
-    """Return the first object of a value that a capture was read without; None if it is complete."""
-    if isinstance(value, LeftOut):
-        return value
-    parts = parts_of(value) if isinstance(value, (list, tuple, dict)) else None
-    return next((found for part in parts or () if (found := left_out(part)) is not None), None)
 
 
 def captures_in(folder: str | os.PathLike[str]) -> dict[tuple[int, int], str]:
@@ -413,29 +344,20 @@ def read_capture(path: str, weights_only: bool | None = None) -> CapturedStep:
     Args:
         path: The file, or its URL.
         weights_only: False unpickles the objects in it, such as batches of classes of one's own, which can run any
-            code: only for files from a source that you trust. Otherwise a `LeftOut` stands for each.
+            code: only for files from a source that you trust. Otherwise they are left out.
 
     Raises:
         FileNotFoundError: If there is no such file.
         CaptureError: If the file is no capture, or damaged.
     """
     try:
-        with local_copy(path) as file:
-            contents = torch.load(file, map_location="cpu", weights_only=True)
-        found = contents["format"] if isinstance(contents, dict) else type(contents).__name__
+        contents = read_checkpoint(path, weights_only=weights_only)
+        found = contents.pop("format", None)
         if found != FORMAT:
             raise CaptureError(must_be("path", f"a file of {FORMAT!r}", found, path, "Pass another file."))
-        objects = [_object(one, unpickles=weights_only is False) for one in contents["objects"]]
-        values = _restored(contents["capture"], objects)
-        return CapturedStep(**{**values, "calls": [CapturedCall(**call) for call in values["calls"]]})
-    except (FileNotFoundError, CaptureError):
-        raise
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, IndexError) as error:
+        fields = {one.name: contents.pop(one.name) for one in attrs.fields(CapturedStep) if one.name in contents}
+        fields["calls"] = [CapturedCall(**call) for call in fields["calls"]]
+        return CapturedStep(**fields, facts=contents)
+    except (CheckpointError, KeyError, TypeError) as error:
         action = "Pass another one: this is damaged, or no capture."
         raise CaptureError(must_be("path", "a whole capture of a step", path, "read_capture", action)) from error
-
-
-def _object(packed: Mapping[str, Any], *, unpickles: bool) -> Any:
-    if packed["bytes"] is None or not unpickles:
-        return LeftOut(packed["kind"], packed["error"])
-    return torch.load(io.BytesIO(packed["bytes"]), map_location="cpu", weights_only=False)
