@@ -129,7 +129,7 @@ def test_an_average_a_stop_and_a_best_checkpoint_go_on_from_any_step_to_the_same
 
 
 def test_two_averages_are_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`callbacks` must be without another callback that averages weights"):
+    with pytest.raises(ValueError, match="`callbacks` must be without a second callback that averages weights"):
         fit(tmp_path, [WeightAveraging(), StochasticWeightAveraging(0.01)])
 
 

@@ -13,16 +13,16 @@ from comparison.frameworks import IMPORT_NAMES, LIGHTNING, Framework
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from camshaft.hooks_core import CATALOGUE, Receiver
-from camshaft.hooks_core.eras import EVERYDAY_NAMES
+from camshaft.hooks_core import Receiver
+from camshaft.hooks_core.eras.hooks import EARLIER_HOOKS, EVERYDAY_NAMES
 
 REFUSED = {"training_epoch_end", "validation_epoch_end", "test_epoch_end"}
 """Hooks with which Lightning refuses a module."""
 DEAD = {
     kind: [
         spec.name
-        for spec in CATALOGUE.values()
-        if not spec.is_current and kind in spec.receivers and spec.name not in REFUSED | EVERYDAY_NAMES
+        for spec in EARLIER_HOOKS.values()
+        if kind in spec.receivers and spec.name not in REFUSED | EVERYDAY_NAMES
     ]
     for kind in (Receiver.MODULE, Receiver.CALLBACK)
 }
@@ -39,7 +39,7 @@ def left_over(base: Any, names: frozenset[str], kind: Receiver) -> Any:
         pl_module.scale *= 0.5
 
     def named(name: str) -> Any:
-        parameters = ", ".join(("self", *CATALOGUE[name].parameters))
+        parameters = ", ".join(("self", *EARLIER_HOOKS[name].parameters))
         namespace: dict[str, Any] = {"called": of_module}
         exec(f"def {name}({parameters}): return called({parameters})", namespace)
         return namespace[name]

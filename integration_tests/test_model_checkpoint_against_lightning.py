@@ -322,7 +322,8 @@ def test_overrides_of_model_checkpoint_leave_the_same_behind(
     is_by_step = "every_n_train_steps" in options  # where no validation is due, but at an epoch's end
 
     def train(framework: Framework, folder: Path) -> Any:
-        checkpoint = OVERRIDES[override](framework.model_checkpoint)(folder / "kept", save_last=save_last, **options)
+        base = framework.model_checkpoint if framework is LIGHTNING else ImportedModelCheckpoint
+        checkpoint = OVERRIDES[override](base)(folder / "kept", save_last=save_last, **options)
         # every epoch is among the best, since Lightning leaves "last" behind where one is not
         arguments = {"val_check_interval": 3} if is_by_step else {}
         fit(framework, folder, [checkpoint], logs=True, max_epochs=2, **arguments)

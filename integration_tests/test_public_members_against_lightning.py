@@ -33,7 +33,7 @@ CLASSES = """
     cli:LightningArgumentParser cli:LightningCLI cli:SaveConfigCallback
     plugins.environments:LightningEnvironment plugins.environments:SLURMEnvironment
     plugins.environments:TorchElasticEnvironment accelerators:CPUAccelerator accelerators:CUDAAccelerator
-    utilities.model_summary:ModelSummary utilities.model_summary.model_summary:LayerSummary
+    utilities.model_summary:ModelSummary
     utilities.combined_loader:CombinedLoader utilities.rank_zero:WarningCache utilities.parsing:AttributeDict
     strategies:SingleDeviceStrategy strategies:DDPStrategy strategies:FSDPStrategy strategies:ParallelStrategy
     strategies:Strategy plugins:AsyncCheckpointIO plugins:CheckpointIO plugins:Precision plugins:TorchCheckpointIO
@@ -108,7 +108,7 @@ def test_ours_has_each_public_member(place: str, name: str) -> None:
     ours, theirs = both(place, name)
     expected = members(theirs) | assigned(theirs, lambda base: vars(base)["__init__"])
     missing = expected - set(dir(ours)) - assigned(ours, lambda base: base)
-    absent = ABSENT.get(name, {}) if place != "utilities.model_summary" else {}
+    absent = ABSENT.get(name, {}) if place != "utilities.model_summary" else {"summarize": "a part of making it"}
     assert {one for one in missing if not one.startswith("_")} == set(absent)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver
+from camshaft.hooks_core import HookSpec, Receiver
+from camshaft.hooks_core.eras.hooks import hooks_of_eras
 from camshaft.hooks_core.grammar import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 from camshaft.hooks_core.trace import Event, Participant
 
+HOOKS = hooks_of_eras()
 MAX_ROUNDS = 2
 _FREE = ("provide", "state")
 
@@ -22,11 +24,7 @@ def participants(era: str | None = None, num_callbacks: int = 2) -> list[Partici
         (Receiver.MODULE, ["module"]),
         (Receiver.STRATEGY, ["strategy"]),
     ):
-        hooks = [
-            spec.name
-            for spec in CATALOGUE.values()
-            if kind in spec.receivers_in(era) and (era in spec.eras if era else spec.is_current)
-        ]
+        hooks = [spec.name for spec in HOOKS.values() if kind in spec.receivers_in(era) and spec.is_in(era)]
         for name in names:
             late = {"on_train_epoch_end"} if name == "callback0" else set()
             found.append(Participant(name, kind, hooks, late))
@@ -63,7 +61,7 @@ class Writer:
             case Call(hook=hook):
                 self._emit(hook, lambda: None, node)
             case Within(hook=hook, body=body):
-                if receivers_of(self._everybody, CATALOGUE[hook]):
+                if receivers_of(self._everybody, HOOKS[hook]):
                     self._emit(hook, lambda: self.write(body), Call(hook))
                 else:
                     self.write(body)
@@ -88,7 +86,7 @@ class Writer:
         return self.events
 
     def _emit(self, hook: str, body: Callable[[], object], call: Call) -> None:
-        for one in receivers_of(self._everybody, CATALOGUE[hook]):
+        for one in receivers_of(self._everybody, HOOKS[hook]):
             self.events.append(Event("enter", hook, one.name, one.kind))
             body()
             likelihood = 0.5 if call.clears else 1 if call.on is None else 0.15

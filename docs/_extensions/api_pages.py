@@ -15,7 +15,7 @@ from public_names import PACKAGES, PublicModule, PublicName, public_modules, pub
 from sphinx.application import Sphinx
 from written_pages import indented, table, title, write
 
-from camshaft.hooks_core import CATALOGUE
+from camshaft.hooks_core.eras.hooks import hooks_of_eras
 
 FOLDER = "reference/api"
 Lines = Iterator[str]
@@ -122,7 +122,7 @@ def _is_member(value: Any) -> bool:
 def _is_listed_hook(cls: type, name: str) -> bool:
     """Return whether a method is a hook that a receiver overrides; a loop's `state_dict`, say, is none."""
     is_receiver = any("__hook_base__" in vars(base) for base in cls.__mro__)
-    return is_receiver and name in CATALOGUE and "__hook_base__" not in vars(cls)
+    return is_receiver and name in hooks_of_eras() and "__hook_base__" not in vars(cls)
 
 
 def _is_ours(cls: type) -> bool:
@@ -138,7 +138,9 @@ def _inherited(cls: type, underline: str) -> Lines:
     bases = [base for base in cls.__mro__[1:] if _is_ours(base) and _has_place(base)]
     hook_bases = [base for base in bases if "__hook_base__" in vars(base)]
     if "__hook_base__" in vars(cls):
-        hooks = [name for base in hook_bases for name in vars(base) if name in CATALOGUE and name not in vars(cls)]
+        hooks = [
+            name for base in hook_bases for name in vars(base) if name in hooks_of_eras() and name not in vars(cls)
+        ]
         yield from _listed("Hooks to override", hooks, underline)
     else:
         yield from _listed("Hooks", [name for name in vars(cls) if _is_listed_hook(cls, name)], underline)
@@ -151,7 +153,7 @@ def _inherited(cls: type, underline: str) -> Lines:
 
 
 def _is_taken_from(base: type, name: str, value: Any, cls: type) -> bool:
-    is_hook = name in CATALOGUE and "__hook_base__" in vars(base)
+    is_hook = name in hooks_of_eras() and "__hook_base__" in vars(base)
     is_shown = name in shown_members(base) and not is_hook
     return is_shown and _is_member(value) and inspect.getattr_static(cls, name) is value
 
@@ -159,7 +161,7 @@ def _is_taken_from(base: type, name: str, value: Any, cls: type) -> bool:
 def _listed(heading: str, hooks: list[str], underline: str) -> Lines:
     if hooks:
         yield from title(heading, underline)
-        yield from table([(f":hook:`{name}`", CATALOGUE[name].when) for name in hooks], "35 65")
+        yield from table([(f":hook:`{name}`", hooks_of_eras()[name].when) for name in hooks], "35 65")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import inspect
 import re
 
 from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps
-from camshaft.hooks_core.earlier_hooks import EarlierHooks
-from camshaft.hooks_core.spec import CANONICAL_NAMES, HookSpec, Receiver
+from camshaft.hooks_core.dispatch.binding import CANONICAL_NAMES
+from camshaft.hooks_core.eras.hooks import EarlierHooks, EraSpec
+from camshaft.hooks_core.spec import Receiver
 
 CONTENTS = {
     "trainer": "The trainer that runs the verb.",
@@ -76,7 +77,7 @@ def docstring_of(hook: str) -> str:
     return inspect.cleandoc(next(vars(base)[hook].__doc__ for base in _BASES if hook in vars(base)))
 
 
-def contents_of(spec: HookSpec) -> dict[str, str]:
+def contents_of(spec: EraSpec) -> dict[str, str]:
     """Return what each argument of a hook holds, in every era: from its docstring, or from the tables above.
 
     Raises:
@@ -88,7 +89,7 @@ def contents_of(spec: HookSpec) -> dict[str, str]:
     return {name: own.get(name) or own.get(today) or CONTENTS[today] for name, today in _arguments(spec).items()}
 
 
-def _arguments(spec: HookSpec) -> dict[str, str]:
+def _arguments(spec: EraSpec) -> dict[str, str]:
     """Return the names of a hook's arguments in every era, each with its name of today."""
     names = ["trainer", "module"] * (Receiver.CALLBACK in spec.receivers and spec.kind == "event")
     for era in (None, *reversed(spec.eras)):

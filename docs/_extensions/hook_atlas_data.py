@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 from hook_arguments import contents_of
 
-from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.dispatch.binding import arguments_of
 from camshaft.hooks_core.dispatch.calls import rank
+from camshaft.hooks_core.eras.hooks import ERAS, MODULE_ONLY_ERAS, EraSpec, hooks_of_eras
+from camshaft.hooks_core.eras.orders import life_cycle, life_cycle_of_version, verbs_of, with_old_hooks
 from camshaft.hooks_core.grammar import (
     Call,
     Condition,
@@ -24,14 +25,11 @@ from camshaft.hooks_core.grammar import (
     Variation,
     Within,
     after_an_exception,
-    life_cycle,
-    life_cycle_of_version,
-    verbs_of,
 )
 from camshaft.hooks_core.grammar.drawing import receivers_in_words
 from camshaft.hooks_core.grammar.nodes import VARIATION_OF
 from camshaft.hooks_core.grammar.present import Optimization
-from camshaft.hooks_core.spec import ERAS, MODULE_ONLY_ERAS, STAGES, VERBS, ZERO_GRADS, HookSpec, Receiver
+from camshaft.hooks_core.spec import STAGES, VERBS, ZERO_GRADS, Receiver
 
 VERSIONS = (
     *(f"0.{minor}" for minor in range(4, 11)),
@@ -58,16 +56,16 @@ def atlas_data() -> dict[str, Any]:
         "conditions": [{"text": str(one), "variation": VARIATION_OF[one]} for one in Condition],
         "optimizations": OPTIMIZATIONS,
         "zeroGrads": ZERO_GRADS,
-        "hooks": {spec.name: _hook(spec) for spec in CATALOGUE.values()},
+        "hooks": {spec.name: _hook(spec) for spec in hooks_of_eras().values()},
         "cycles": {key: nodes.number(node) for key, node in _cycles()},
         "cyclesOfVersions": {key: nodes.number(node) for key, node in _cycles_of_versions()},
-        "afterAnException": nodes.number(after_an_exception()),
-        "afterTearingDown": nodes.number(after_an_exception(while_tearing_down=True)),
+        "afterAnException": nodes.number(with_old_hooks(after_an_exception(), "1.x")),
+        "afterTearingDown": nodes.number(with_old_hooks(after_an_exception(while_tearing_down=True), "1.x")),
         "nodes": nodes.table,
     }
 
 
-def _hook(spec: HookSpec) -> dict[str, Any]:
+def _hook(spec: EraSpec) -> dict[str, Any]:
     eras = [None] * spec.is_current + [*spec.eras]
     return {
         "when": spec.when,
@@ -84,12 +82,12 @@ def _hook(spec: HookSpec) -> dict[str, Any]:
     }
 
 
-def _in_era(spec: HookSpec, era: str | None) -> dict[str, Any]:
+def _in_era(spec: EraSpec, era: str | None) -> dict[str, Any]:
     """Return what differs between eras: receivers with the arguments of each."""
     return {
         "receivers": [str(kind) for kind in spec.receivers_in(era)],
-        "words": receivers_in_words(spec, era),
-        "arguments": {str(kind): arguments_of(spec, kind, era) for kind in spec.receivers_in(era)},
+        "words": receivers_in_words(spec.as_in(era)),
+        "arguments": {str(kind): arguments_of(spec.as_in(era), kind) for kind in spec.receivers_in(era)},
         "optional": spec.optional_in(era),
     }
 

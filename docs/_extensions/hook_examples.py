@@ -11,8 +11,8 @@ from textwrap import indent
 import attrs
 
 from camshaft.hooks_core.dispatch.binding import arguments_of
-from camshaft.hooks_core.eras import EVERYDAY_NAMES
-from camshaft.hooks_core.spec import EARLIER_ERAS, HookSpec, Receiver
+from camshaft.hooks_core.eras.hooks import EVERYDAY_NAMES, EraSpec
+from camshaft.hooks_core.spec import Receiver
 
 _LOADER = "DataLoader(torch.ones(4, 2), batch_size=2)"
 _LOSS = "return self.layer(batch).square().mean()"
@@ -128,7 +128,7 @@ class Example:
         return printed.getvalue()
 
 
-def example_of(spec: HookSpec) -> Example:
+def example_of(spec: EraSpec) -> Example:
     """Return the example of a hook: a callback if it may be one, else a module."""
     kind = Receiver.CALLBACK if Receiver.CALLBACK in spec.receivers else Receiver.MODULE
     override = _override(spec, kind)
@@ -151,9 +151,9 @@ def example_of(spec: HookSpec) -> Example:
     return Example(code, (first, first + override.count("\n")), NOT_RUN.get(spec.name, ""))
 
 
-def _override(spec: HookSpec, kind: Receiver) -> str:
+def _override(spec: EraSpec, kind: Receiver) -> str:
     era = None if spec.is_current else spec.eras_of(kind)[-1]
-    arguments = arguments_of(spec, kind, era)
+    arguments = arguments_of(spec.as_in(era), kind)
     shown = [f'"{spec.name}"', *(name for name in arguments if name in _SIMPLE)]
     if "exception" in arguments:
         shown.append("repr(exception)")
@@ -165,18 +165,18 @@ def _method(name: str, arguments: str, body: str) -> str:
     return f"def {name}({', '.join(filter(None, ['self', arguments]))}):\n{indent(body, '    ')}"
 
 
-def _is_earlier(spec: HookSpec) -> bool:
-    return not spec.kept and set(spec.eras) <= set(EARLIER_ERAS)
+def _is_earlier(spec: EraSpec) -> bool:
+    return not spec.is_current
 
 
-def _verb(spec: HookSpec) -> str:
+def _verb(spec: EraSpec) -> str:
     loader = _BEFORE_LOADERS.get(spec.name, spec.name)
     if loader in _LOADERS:
         return _VERBS_OF_LOADERS.get(loader, "fit")
     return spec.stage if spec.stage in _WORDS and spec.name not in _FITS_WITH_VALIDATION else "fit"
 
 
-def _needed(spec: HookSpec) -> list[str]:
+def _needed(spec: EraSpec) -> list[str]:
     """Return the methods that the module needs."""
     verb = _verb(spec)
     loader = [_BEFORE_LOADERS[spec.name]] if spec.name in _BEFORE_LOADERS else []
@@ -186,7 +186,7 @@ def _needed(spec: HookSpec) -> list[str]:
     return ["training_step", *validates, "configure_optimizers", *loader]
 
 
-def _imports(spec: HookSpec, kind: Receiver) -> str:
+def _imports(spec: EraSpec, kind: Receiver) -> str:
     package = "compat" if _is_earlier(spec) else "trainer"
     callback = ["from camshaft.hooks_core import Callback"] * (kind is Receiver.CALLBACK)
     summary = ["from camshaft.callbacks import ModelSummary"] * (spec.name == "configure_callbacks")
@@ -195,7 +195,7 @@ def _imports(spec: HookSpec, kind: Receiver) -> str:
     return "\n".join(["import torch", "from torch.utils.data import DataLoader", "", *own])
 
 
-def _run(spec: HookSpec, kind: Receiver) -> str:
+def _run(spec: EraSpec, kind: Receiver) -> str:
     """Return the lines that run the verb which calls the hook."""
     verb = _verb(spec)
     settings = ["max_epochs=1"] * (verb == "fit") + ["callbacks=[Example()]"] * (kind is Receiver.CALLBACK)

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import attrs
 
+from camshaft.hooks_core.eras.hooks import EraSpec
+from camshaft.hooks_core.eras.orders import life_cycle, verbs_of
 from camshaft.hooks_core.grammar import (
     Call,
     Either,
@@ -17,12 +19,9 @@ from camshaft.hooks_core.grammar import (
     Variation,
     Within,
     hooks_in,
-    life_cycle,
     parts,
-    verbs_of,
     without,
 )
-from camshaft.hooks_core.spec import HookSpec
 
 _Mark = tuple[str, str]  # a hook, and "the start of " or "the end of " where it encloses others
 _Marks = dict[_Mark, None]  # a set that keeps its order
@@ -47,7 +46,7 @@ class Place:
     runs: str = ""
 
 
-def places_of(spec: HookSpec) -> list[Place]:
+def places_of(spec: EraSpec) -> list[Place]:
     """Return the places of a hook today, or in the last era that has it."""
     era = None if spec.is_current else spec.eras[-1]
     cycles = ((verb, life_cycle(verb, era)) for verb in verbs_of(era))

@@ -14,10 +14,10 @@ from hook_examples import Example, example_of
 from hook_neighbours import Place, places_of
 from sphinx.application import Sphinx
 
-from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.dispatch.binding import arguments_of
+from camshaft.hooks_core.eras.hooks import EraSpec, hooks_of_eras
 from camshaft.hooks_core.grammar.drawing import receivers_in_words
-from camshaft.hooks_core.spec import STAGES, HookSpec, Receiver, Stage, kind_in_words
+from camshaft.hooks_core.spec import STAGES, Receiver, Stage, kind_in_words
 
 FOLDER = Path("hooks", "_generated")
 ATLAS = "hooks/atlas"
@@ -50,7 +50,7 @@ def write_pages(app: Sphinx) -> None:
     folder = Path(app.srcdir) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     pages = {f"stage_{stage}.md": stage_page(stage) for stage in STAGES}
-    pages |= {f"{spec.name}.md": hook_page(spec) for spec in CATALOGUE.values()}
+    pages |= {f"{spec.name}.md": hook_page(spec) for spec in hooks_of_eras().values()}
     for path in folder.glob("*.md"):
         if path.name not in pages:
             path.unlink()
@@ -62,7 +62,7 @@ def write_pages(app: Sphinx) -> None:
 
 def stage_page(stage: Stage) -> str:
     """Return the page that lists the hooks of a stage."""
-    specs = [spec for spec in CATALOGUE.values() if spec.stage == stage]
+    specs = [spec for spec in hooks_of_eras().values() if spec.stage == stage]
     groups = {
         "Hooks of today": [spec for spec in specs if spec.is_current],
         "Hooks of earlier eras": [spec for spec in specs if not spec.is_current],
@@ -75,7 +75,7 @@ def stage_page(stage: Stage) -> str:
     return "\n".join(lines)
 
 
-def hook_page(spec: HookSpec) -> str:
+def hook_page(spec: EraSpec) -> str:
     """Return the page of a hook."""
     parts = [
         f"(hook-{spec.name})=\n# {spec.name}",
@@ -91,17 +91,17 @@ def hook_page(spec: HookSpec) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _further(spec: HookSpec) -> str:
+def _further(spec: EraSpec) -> str:
     """Return the paragraphs of the docstring behind the first, up to its sections."""
     paragraphs = docstring_of(spec.name).split("\n\n")[1:]
     kept = [" ".join(one.split()) for one in paragraphs if not one.startswith(("Args:", "Returns:", "Raises:"))]
     return "\n\n".join(kept)
 
 
-def _facts(spec: HookSpec) -> str:
+def _facts(spec: EraSpec) -> str:
     era = None if spec.is_current else spec.eras[-1]
     facts = {
-        "Receivers": ", then ".join(receivers_in_words(spec, era)),
+        "Receivers": ", then ".join(receivers_in_words(spec.as_in(era))),
         "Kind": f"{spec.kind}. {_KINDS[spec.kind]}",
         "Return value": spec.returns,
         "Stage": f"[{STAGE_TITLES[spec.stage]}](stage_{spec.stage}.md)",
@@ -111,7 +111,7 @@ def _facts(spec: HookSpec) -> str:
     return "\n".join(f":{name}: {text}" for name, text in facts.items())
 
 
-def _signatures(spec: HookSpec) -> str:
+def _signatures(spec: EraSpec) -> str:
     era = None if spec.is_current else spec.eras[-1]
     by_signature: dict[str, list[str]] = {}
     for kind in spec.receivers_in(era):
@@ -129,14 +129,14 @@ def _of_kind(kind: Receiver) -> str:
     return "a callback" if kind is Receiver.CALLBACK else f"the {kind_in_words(kind)}"
 
 
-def signature(spec: HookSpec, kind: Receiver, era: str | None) -> str:
+def signature(spec: EraSpec, kind: Receiver, era: str | None) -> str:
     """Return the first line of a method that implements a hook."""
-    return f"def {spec.name}({', '.join(['self', *arguments_of(spec, kind, era)])})"
+    return f"def {spec.name}({', '.join(['self', *arguments_of(spec.as_in(era), kind)])})"
 
 
-def _arguments(spec: HookSpec) -> str:
+def _arguments(spec: EraSpec) -> str:
     era = None if spec.is_current else spec.eras[-1]
-    prefix = arguments_of(spec, Receiver.CALLBACK, era) if Receiver.CALLBACK in spec.receivers_in(era) else ()
+    prefix = arguments_of(spec.as_in(era), Receiver.CALLBACK) if Receiver.CALLBACK in spec.receivers_in(era) else ()
     today = dict.fromkeys((*prefix, *spec.parameters_in(era), *spec.optional_in(era)))
     contents = contents_of(spec)
     items = [f"`{name}`\n: {contents[name]}" for name in today]
@@ -144,7 +144,7 @@ def _arguments(spec: HookSpec) -> str:
     return "\n\n".join(["## Arguments", *items]) if items else ""
 
 
-def _order(spec: HookSpec) -> str:
+def _order(spec: EraSpec) -> str:
     places = places_of(spec)
     if not places:
         return f"It has no fixed place in the order of a verb. {spec.when}"
@@ -154,7 +154,7 @@ def _order(spec: HookSpec) -> str:
     return "\n".join([text, "", *(_item(spec, place, link) for place in places)])
 
 
-def _item(spec: HookSpec, place: Place, link: str) -> str:
+def _item(spec: EraSpec, place: Place, link: str) -> str:
     runs = f"&amp;with={place.runs}" if place.runs else ""
     verb = f'<a href="../atlas.html#verb={place.verb}&amp;{link}hook={spec.name}{runs}">{place.verb}</a>'
     path = f": {', '.join(place.path)}" if place.path else ""
@@ -167,11 +167,11 @@ def _linked(words: tuple[str, ...]) -> str:
     linked = []
     for one in words:
         how, name, _ = one.split("`")
-        linked.append(f"{how}[`{name}`]({name}.md)" if name in CATALOGUE else f"{how}{name}")
+        linked.append(f"{how}[`{name}`]({name}.md)" if name in hooks_of_eras() else f"{how}{name}")
     return ", ".join(linked)
 
 
-def _eras(spec: HookSpec) -> str:
+def _eras(spec: EraSpec) -> str:
     rows = ["| era | receivers | arguments |", "| --- | --- | --- |"]
     for era in spec.eras:
         names = [f"`{name}`" for name in spec.parameters_in(era)] + [f"[`{one}`]" for one in spec.optional_in(era)]
@@ -180,7 +180,7 @@ def _eras(spec: HookSpec) -> str:
     return f"{_status(spec)}\n\n" + "\n".join(rows)
 
 
-def _status(spec: HookSpec) -> str:
+def _status(spec: EraSpec) -> str:
     """Return how a hook stands to today's."""
     prefix = " A callback gets `trainer` and `module` before the arguments."
     after = prefix * (spec.kind == "event" and Receiver.CALLBACK in spec.receivers and not spec.precedes_module)

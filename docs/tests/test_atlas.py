@@ -19,11 +19,14 @@ from sentences import Writer, participants
 
 from camshaft.hooks_core import CATALOGUE, Callback
 from camshaft.hooks_core.check import ConformanceError, check
-from camshaft.hooks_core.grammar import Variation, life_cycle, life_cycle_of_version, tree, verbs_of, without
-from camshaft.hooks_core.spec import ERAS, VERBS, ZERO_GRADS
+from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of, hooks_of_eras
+from camshaft.hooks_core.eras.orders import life_cycle, life_cycle_of_version, verbs_of
+from camshaft.hooks_core.grammar import Variation, tree, without
+from camshaft.hooks_core.spec import VERBS, ZERO_GRADS
 from camshaft.hooks_core.trace import Trace
 from camshaft.trainer import Trainer, TrainingModule
 
+HOOKS = hooks_of_eras()
 ATLAS = SITE / "hooks" / "atlas.html"
 EVERY = [(verb, era) for era in (None, *ERAS) for verb in verbs_of(era)]
 PLACES = ("", *ZERO_GRADS)
@@ -43,7 +46,7 @@ def opened(browser: Browser, fragment: str = "", size: str = "desktop", scheme: 
 
 
 def test_every_hook_has_a_page_that_names_its_arguments_and_is_linked_from_its_stage() -> None:
-    for spec in CATALOGUE.values():
+    for spec in HOOKS.values():
         text = (SITE / "hooks" / "_generated" / f"{spec.name}.html").read_text(encoding="utf-8")
         assert spec.name in text
         for name in {name for era in spec.eras for name in (*spec.parameters_in(era), *spec.optional_in(era))}:
@@ -91,14 +94,14 @@ def test_an_address_leads_to_the_same_view(browser: Browser) -> None:
     assert page.input_value("select[name=verb]") == "validate"
     assert page.input_value("select[name=era]") == "1.x"
     shown = set(page.locator("#atlas .tree .hook").all_inner_texts())
-    assert shown == {hook for hook in hooks_of("validate", "1.x") if "strategy" in CATALOGUE[hook].receivers}
+    assert shown == {hook for hook in hooks_of("validate", "1.x") if "strategy" in HOOKS[hook].receivers}
     page.locator("select[name=receiver]").select_option("")
     assert "receiver" not in page.url
     page.close()
 
 
 def hooks_of(verb: str, era: str | None) -> set[str]:
-    lines = tree(verb, without(life_cycle(verb, era), frozenset(Variation)), era=era).splitlines()
+    lines = tree(verb, without(life_cycle(verb, era), frozenset(Variation)), catalogue=catalogue_of(era)).splitlines()
     return {line.split("()")[0].split()[-1] for line in lines if "()" in line}
 
 
@@ -157,7 +160,7 @@ def test_the_tree_is_that_of_the_command_line(atlas: Page, run: Any) -> None:
     )
     node = life_cycle(verb, era, optimization=optimization, zero_grad=zero or None)
     left_out = frozenset(Variation) - {Variation(one) for one in options if one != "loaders"}
-    expected = tree(verb, without(node, left_out), era=era).splitlines()[1:]
+    expected = tree(verb, without(node, left_out), catalogue=catalogue_of(era)).splitlines()[1:]
     assert [line.split() for line in drawn] == [line.split() for line in expected]
 
 
@@ -227,14 +230,14 @@ def spoilt(trace: Trace, data: st.DataObject) -> Trace:
             case "hook":
                 name = data.draw(st.sampled_from(["on_exception", "teardown", "unknown", "on_test_start"]))
                 events[at] = attrs.evolve(events[at], hook=name)
-    changed = Trace(trace.era)
+    changed = Trace(catalogue_of(trace.protocol))
     changed.participants, changed.events = list(trace.participants), events
     return changed
 
 
 def sentence(verb: str, era: str | None, version: str | None, optimization: Any, random: Random) -> Trace:
     """A random trace of a run of an era, or of one in which a module of an earlier release runs today."""
-    trace = Trace(era)
+    trace = Trace(catalogue_of(era))
     node = life_cycle(verb, era, optimization=optimization)
     trace.participants = [attrs.evolve(one, manual=optimization == "manual") for one in participants(era)]
     if version is not None:
@@ -242,7 +245,7 @@ def sentence(verb: str, era: str | None, version: str | None, optimization: Any,
         trace.participants = [
             attrs.evolve(
                 one,
-                hooks={spec.name for spec in CATALOGUE.values() if one.kind in spec.receivers},
+                hooks={spec.name for spec in HOOKS.values() if one.kind in spec.receivers},
                 version=version if one.kind == "module" else None,
             )
             for one in trace.participants
@@ -326,7 +329,7 @@ def test_a_trace_that_lacks_a_hook_departs_where_it_does_for_the_checker(
     ranges = random.sample(ranges, min(len(ranges), 60))
     expected = []
     for first, end in ranges:
-        shorter = Trace(trace.era)
+        shorter = Trace(catalogue_of(trace.protocol))
         shorter.participants, shorter.events = trace.participants, trace.events[:first] + trace.events[end:]
         found = departure(shorter, verb)
         expected.append(found and [found["index"], found["expected"]])

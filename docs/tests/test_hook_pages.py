@@ -12,13 +12,16 @@ from hook_arguments import CONTENTS, OF_HOOKS, contents_of
 from hook_examples import BODIES, NOT_RUN, OTHER_METHODS, SETTINGS, example_of
 from hook_neighbours import places_of
 
-from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver
+from camshaft.hooks_core import Receiver
+from camshaft.hooks_core.dispatch.binding import CANONICAL_NAMES
+from camshaft.hooks_core.eras.hooks import EraSpec, hooks_of_eras
+from camshaft.hooks_core.eras.inspection import inspect_class
 from camshaft.hooks_core.grammar import Variation, life_cycle, without
-from camshaft.hooks_core.inspection import inspect_class
-from camshaft.hooks_core.spec import CANONICAL_NAMES, VERBS
+from camshaft.hooks_core.spec import VERBS
 from camshaft.hooks_core.trace import Participant
 
-SPECS = list(CATALOGUE.values())
+HOOKS = hooks_of_eras()
+SPECS = list(HOOKS.values())
 TODAY = [spec for spec in SPECS if spec.is_current]
 
 
@@ -30,11 +33,11 @@ def test_every_argument_of_every_era_has_a_text_and_no_text_is_left_over() -> No
         assert set(OF_HOOKS.get(spec.name, ())) <= contents.keys()
         used |= {CANONICAL_NAMES.get(name, name) for name in contents}
     assert set(CONTENTS) <= used
-    assert {*OF_HOOKS, *BODIES, *NOT_RUN, *OTHER_METHODS, *SETTINGS} <= set(CATALOGUE)
+    assert {*OF_HOOKS, *BODIES, *NOT_RUN, *OTHER_METHODS, *SETTINGS} <= set(HOOKS)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_the_example_of_a_hook_is_a_class_without_faults_and_its_run_calls_the_hook(spec: HookSpec) -> None:
+def test_the_example_of_a_hook_is_a_class_without_faults_and_its_run_calls_the_hook(spec: EraSpec) -> None:
     example = example_of(spec)
     first, last = example.lines
     lines = example.code.splitlines()
@@ -58,7 +61,7 @@ def test_the_example_of_a_hook_is_a_class_without_faults_and_its_run_calls_the_h
 @pytest.mark.parametrize("verb", VERBS)
 def test_hooks_that_follow_each_other_in_a_usual_run_are_neighbours(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "_FREE", ())  # a run asks for loaders and optimizers, too
-    everybody = [Participant("all", Receiver.MODULE, CATALOGUE)]
+    everybody = [Participant("all", Receiver.MODULE, HOOKS)]
     node = without(life_cycle(verb), frozenset(Variation))
     places = {spec.name: place for spec in TODAY for place in places_of(spec) if place.verb == verb and not place.runs}
     seen: set[tuple[str, str]] = set()

@@ -21,9 +21,7 @@ from comparison.participants import Loaders, make_data, make_module, make_watche
 from comparison.recording import Recorder, Recording, as_numbers, parameters_of, summary
 
 _WITH_LOADER_IDX = frozenset(
-    name
-    for name, spec in CATALOGUE.items()
-    if spec.is_current and "dataloader_idx" in spec.parameters and "transfer" not in name
+    name for name, spec in CATALOGUE.items() if "dataloader_idx" in spec.parameters and "transfer" not in name
 )
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _OF_LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
@@ -177,8 +175,6 @@ class _Runs:
 
 
 def _is_recorded(spec: HookSpec, runs: _Runs, kind: Receiver) -> bool:
-    if not spec.is_current:
-        return False
     if spec.name in _OF_LOADERS:
         is_there = spec.name == "train_dataloader" or bool(runs.configuration.num_eval_batches)
         return is_there and runs.configuration.loaders_from == kind.value

@@ -140,7 +140,7 @@ def test_values_are_loaded_as_they_were_saved() -> None:
     for name, value in saved.items():
         assert torch.equal(other.named_values()[name], value)
     del saved["0.bias"]
-    with pytest.raises(ValueError, match=r"`checkpoint` must be one with an average of '0.bias'"):
+    with pytest.raises(ValueError, match=r"`checkpoint` must be a checkpoint with the average of '0.bias'"):
         other.load_values(saved, place_like)
 
 
@@ -151,5 +151,7 @@ def test_what_cannot_be_is_refused() -> None:
         average.update_parameters(network())
     with pytest.raises(NotImplementedError, match="computes nothing"):
         average(torch.zeros(1, 2))
-    with pytest.raises(ValueError, match=r"`parameter` must be of a known shape to be averaged, but got '0.weight'"):
+    with pytest.raises(
+        ValueError, match=r"`parameter` must be initialized before weights are averaged, but got '0.weight'"
+    ):
         AveragedWeights(nn.Sequential(nn.LazyLinear(2)))

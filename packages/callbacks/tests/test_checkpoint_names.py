@@ -46,7 +46,7 @@ def test_a_metric_that_was_not_logged_is_named_with_those_that_were() -> None:
 
 
 def test_a_fraction_does_not_fit_an_integer_format() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"a format that 0\.5 takes in \{top\.5:d\}"):
+    with pytest.raises(InvalidArgumentError, match=r"a template whose format in \{top\.5:d\} fits 0\.5"):
         NameTemplate("{top.5:d}", True, "ModelCheckpoint").render(METRICS)
 
 

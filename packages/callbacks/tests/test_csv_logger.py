@@ -208,7 +208,7 @@ def test_hyperparameters_are_written_at_once_and_added_to(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("metrics", [{"loss": "low"}, {"loss": None}, {"a\nb": 1.0}, {"a\rb": 1.0}])
 def test_what_does_not_fit_a_row_is_refused(tmp_path: Path, metrics: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"`metrics` must be numbers.* in CSVLogger"):
+    with pytest.raises(InvalidArgumentError, match=r"`metrics.* must be (a number|numbers).* in CSVLogger"):
         CSVLogger(tmp_path).log_metrics(metrics)
 
 
@@ -219,7 +219,7 @@ def test_a_flush_interval_below_one_is_refused(tmp_path: Path) -> None:
 
 def test_what_a_csv_file_lacks_says_which_logger_has_it(tmp_path: Path) -> None:
     experiment = CSVLogger(tmp_path).experiment
-    with pytest.raises(AttributeError, match=r"'add_histogram', but got a MetricsFile in .*logger=TensorBoardLogger"):
+    with pytest.raises(AttributeError, match=r"has no 'add_histogram'.*logger=TensorBoardLogger"):
         experiment.add_histogram("weights", [1.0])
     assert not hasattr(experiment, "add_scalar") and copy.deepcopy(experiment).path == experiment.path
 

@@ -70,7 +70,7 @@ def test_nothing_is_measured_on_a_cpu_whose_load_is_not_asked_for(tmp_path: Path
 
 def test_a_trainer_without_a_logger_is_refused_where_it_fits(tmp_path: Path) -> None:
     trainer = trainer_on("cpu", tmp_path, DeviceStatsMonitor(), loggers=[])
-    with pytest.raises(InvalidArgumentError, match=r"`logger` must be given to the trainer, .* but got None"):
+    with pytest.raises(InvalidArgumentError, match=r"`logger` must be set on the trainer, .* but got None"):
         trainer.begin()
     trainer.begin("validate")
 

@@ -151,14 +151,14 @@ def test_a_resumed_fit_has_the_same_groups_and_the_same_frozen_parameters(tmp_pa
 def test_groups_of_other_parameters_are_refused(tmp_path: Path) -> None:
     saved = Fit(tmp_path, Unfreezing()).epochs(1).checkpoint()
     saved["callbacks"]["Unfreezing"]["param_groups"][0][1][0] = "backbone.9.weight"
-    with pytest.raises(ValueError, match=r"`optimizer` must be the one that was saved.*\['backbone.9.weight'\]"):
+    with pytest.raises(ValueError, match=r"`optimizer` must be the saved optimizer.*\['backbone.9.weight'\]"):
         Fit(tmp_path, Unfreezing(), saved)
 
 
 def test_what_a_subclass_must_define_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match="`freeze_before_training` must be overridden"):
+    with pytest.raises(NotImplementedError, match="freeze_before_training is not implemented"):
         Fit(tmp_path, BaseFinetuning())
-    with pytest.raises(NotImplementedError, match="`finetune_function` must be overridden"):
+    with pytest.raises(NotImplementedError, match="finetune_function is not implemented"):
         BaseFinetuning().finetune_function(None, 0, None)
 
 
@@ -223,7 +223,7 @@ def test_a_scheduler_that_cannot_take_groups_is_fine_where_none_is_added(tmp_pat
     fit.callback.on_fit_start(fit.trainer, fit.module)
     filtered = Fit(tmp_path, BackboneFinetuning(1))
     filtered.trainer.lr_scheduler_configs = [SimpleNamespace(scheduler=OneCycleLR(filtered.optimizer, 0.8, 10))]
-    with pytest.raises(ValueError, match="`scheduler` must be one that takes parameter groups later"):
+    with pytest.raises(ValueError, match="`scheduler` must be a scheduler to which parameter groups can be added"):
         filtered.callback.on_fit_start(filtered.trainer, filtered.module)
 
 
@@ -250,8 +250,11 @@ def test_a_module_that_cannot_be_finetuned_is_refused_at_set_up(tmp_path: Path) 
         ({"unfreeze_backbone_at_epoch": -1}, "`unfreeze_backbone_at_epoch` must be 0 or more"),
         ({"backbone_initial_lr": 0.0}, "`backbone_initial_lr` must be more than 0"),
         ({"initial_denom_lr": -1.0}, "`initial_denom_lr` must be more than 0"),
-        ({"backbone_initial_lr": 0.1, "backbone_initial_ratio_lr": 0.1}, "None beside `backbone_initial_ratio_lr`"),
-        ({"initial_denom_lr": 5.0, "backbone_initial_lr": 0.1}, "`initial_denom_lr` must be left out"),
+        (
+            {"backbone_initial_lr": 0.1, "backbone_initial_ratio_lr": 0.1},
+            "None when `backbone_initial_ratio_lr` is given",
+        ),
+        ({"initial_denom_lr": 5.0, "backbone_initial_lr": 0.1}, "`initial_denom_lr` must be left at its default"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:

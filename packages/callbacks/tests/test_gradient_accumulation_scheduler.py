@@ -62,8 +62,8 @@ def test_a_module_that_optimizes_manually_is_refused_at_set_up() -> None:
     ("scheduling", "error", "rule"),
     [
         ({}, ValueError, "not empty"),
-        ({-1: 2}, ValueError, "one of epochs from 0 on"),
-        ({0: 0}, ValueError, "one of 1 batch or more"),
+        ({-1: 2}, ValueError, "a dictionary with epochs from 0 on"),
+        ({0: 0}, ValueError, "a dictionary with positive numbers of batches"),
         ({0: 2.0}, TypeError, "a dictionary from epochs to numbers of batches"),
         ({"0": 2}, TypeError, "a dictionary from epochs to numbers of batches"),
         ({0: True}, TypeError, "a dictionary from epochs to numbers of batches"),

@@ -236,8 +236,8 @@ def test_a_timed_call_passes_on_arguments_results_and_defaults(tmp_path: Path) -
     ("arguments", "message"),
     [
         ({"max_events": 0}, r"`max_events` must be 1 or more, but got 0 \(int\) in HookTimeline"),
-        ({"filename": "a/b"}, r"`filename` must be a file's name without a folder, but got 'a/b' \(str\)"),
-        ({"filename": ""}, "`filename` must be a file's name without a folder"),
+        ({"filename": "a/b"}, r"`filename` must be a file name without a folder, but got 'a/b' \(str\)"),
+        ({"filename": ""}, "`filename` must be a file name without a folder"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:

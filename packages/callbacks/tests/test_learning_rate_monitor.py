@@ -186,7 +186,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         LearningRateMonitor("batch")
     trainer = RecordingTrainer(".", callbacks=[LearningRateMonitor()])
-    with pytest.raises(InvalidArgumentError, match=r"`logger` must be given to the trainer, .* but got None"):
+    with pytest.raises(InvalidArgumentError, match=r"`logger` must be set on the trainer, .* but got None"):
         trainer.begin()
     trainer.begin("test")
 

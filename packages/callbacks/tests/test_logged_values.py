@@ -70,7 +70,7 @@ def nn_function() -> None:
 def test_numbers_are_taken_from_tensors_and_named_with_the_prefix() -> None:
     metrics = {"a": torch.tensor(1.5), "b": numpy.int64(2), "c": 3}
     assert numbers_by_name(metrics, "x-", "L") == {"x-a": 1.5, "x-b": 2, "x-c": 3}
-    with pytest.raises(InvalidArgumentError, match=r"`metrics` must be numbers, also for 'a', but got None .* in L"):
+    with pytest.raises(InvalidArgumentError, match=r"`metrics\['a'\]` must be a number, but got None .* in L"):
         numbers_by_name({"a": None}, "", "L")
     with pytest.raises(InvalidArgumentError, match=r"`params` must be hyperparameters by name, but got 3 \(int\)"):
         named(3)  # type: ignore[arg-type]

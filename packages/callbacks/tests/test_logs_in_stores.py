@@ -112,9 +112,9 @@ def test_what_writes_with_a_library_of_its_own_takes_no_url(tmp_path: Path) -> N
         lambda: WandbLogger(save_dir="memory://run", offline=True),
         lambda: ParquetPredictionWriter("memory://run"),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"a folder of this machine's file systems.*memory://run"):
+        with pytest.raises(InvalidArgumentError, match=r"a local folder.*memory://run"):
             make()
     saving = ModelCheckpoint("memory://run")
     saving.saved_path = "memory://run/x.ckpt"
-    with pytest.raises(InvalidArgumentError, match=r"`dirpath` must be a folder of this machine.*memory://run/x\.ckpt"):
+    with pytest.raises(InvalidArgumentError, match=r"`dirpath` must be a local folder.*memory://run/x\.ckpt"):
         CheckpointLog(True, "WandbLogger").after_save(saving)

@@ -69,7 +69,7 @@ def test_metrics_are_read_back_whatever_they_are(tmp_path: Path) -> None:
     run = client_of(tmp_path).get_run(logger.run_id)
     assert (run.info.run_name, run.info.status, run.data.tags["team"]) == ("first", "FINISHED", "7")
     assert client_of(tmp_path).get_experiment(logger.experiment_id).name == "mine"
-    with pytest.raises(InvalidArgumentError, match="`metrics` must be numbers, also for 'name', but got 'x'"):
+    with pytest.raises(InvalidArgumentError, match=r"`metrics\['name'\]` must be a number, but got 'x'"):
         logger.log_metrics({"name": "x"})  # type: ignore[dict-item]
 
 

@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -469,19 +469,7 @@ def test_says_what_it_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 class TestOverrides:
-    """What subclasses of Lightning's class override; see also the integration tests."""
-
-    def test_what_writes_is_called_at_the_save_point_and_finds_its_files(self, tmp_path: Path) -> None:
-        seen: list[tuple[str, list[str]]] = []
-
-        class Noting(ModelCheckpoint):
-            def _update_best_and_save(self, current: Any, trainer: Any, monitor_candidates: Any) -> None:
-                super()._update_best_and_save(current, trainer, monitor_candidates)
-                seen.append((Path(self.best_model_path).name, sorted(files(tmp_path))))
-
-        trainer = start(tmp_path, Noting(tmp_path, "{epoch}", "loss", every_n_epochs=1))
-        run_epochs(trainer, [3.0, 2.0])
-        assert seen == [("epoch=0.ckpt", ["epoch=0.ckpt"]), ("epoch=1.ckpt", ["epoch=1.ckpt"])]
+    """What subclasses override and set."""
 
     def test_a_name_that_is_the_same_for_every_version_is_refused_where_it_is_taken(self, tmp_path: Path) -> None:
         class Named(ModelCheckpoint):
@@ -494,22 +482,6 @@ class TestOverrides:
         trainer.train_batch()
         with pytest.raises(RuntimeError, match="must give each version a distinct path"):
             trainer.end_epoch()
-
-    def test_loggers_are_told_once_of_a_checkpoint_that_the_class_writes(self, tmp_path: Path) -> None:
-        class Log:
-            told: ClassVar[list[str]] = []
-
-            def after_save_checkpoint(self, checkpoint: ModelCheckpoint) -> None:
-                self.told.append(Path(checkpoint.saved_path).name)
-
-        class Twice(ModelCheckpoint):
-            def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
-                super()._save_checkpoint(trainer, filepath)
-                super()._save_checkpoint(trainer, filepath.replace(".ckpt", "-EMA.ckpt"))
-
-        run_epochs(start(tmp_path, Twice(tmp_path, "{epoch}"), loggers=[Log()]), [1.0])
-        assert Log.told == ["epoch=0.ckpt"]
-        assert files(tmp_path) == {"epoch=0.ckpt", "epoch=0-EMA.ckpt"}
 
     def test_what_the_class_keeps_can_be_set(self, tmp_path: Path) -> None:
         checkpoint = ModelCheckpoint(tmp_path, monitor="loss", save_top_k=2)

@@ -126,7 +126,9 @@ def test_a_scheduler_of_another_optimizer_or_without_groups_stays_as_it_is() -> 
 def test_schedulers_that_plan_each_group_beforehand_are_refused(make: Callable[[Any], Any]) -> None:
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.4, momentum=0.9)
     scheduler = make(optimizer)
-    message = f"`scheduler` must be one that takes parameter groups later, but got '{type(scheduler).__name__}'"
+    message = (
+        f"`scheduler` must be a scheduler to which parameter groups can be added, but got '{type(scheduler).__name__}'"
+    )
     with pytest.raises(ValueError, match=message):
         check_takes_groups([scheduler], "here")
     add_group(optimizer, 0.1)

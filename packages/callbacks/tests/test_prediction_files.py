@@ -177,7 +177,7 @@ def test_of_ranks_that_share_a_replica_the_first_writes(tmp_path: Path) -> None:
         ([{"a": torch.ones(2), "b": torch.ones(3)}], "`prediction` must be columns of equally many rows"),
         ([torch.ones(1, 2), torch.ones(1, 3)], "`prediction` must be of the same columns, shapes and types as before"),
         ([{"a": torch.ones(1)}, {"b": torch.ones(1)}], "must be of the same columns"),
-        ([{"_batch_idx": torch.ones(1)}], "must be named otherwise than _dataloader_idx"),
+        ([{"_batch_idx": torch.ones(1)}], "must be a unique name other than _dataloader_idx"),
         ([{"a": object()}], "must be tensors, arrays, numbers or strings"),
         ([{"a": np.array([None])}], "`prediction column 'a'` must be of numbers or strings"),
     ],

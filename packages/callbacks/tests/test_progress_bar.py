@@ -326,7 +326,7 @@ def test_rates_are_batches_or_seconds(bar_class: Any, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
     with pytest.raises(InvalidArgumentError, match="`refresh_rate` must be 0 or more"):
         bar_class(-1)
-    with pytest.raises(InvalidArgumentError, match="`refresh_rate` must be None beside `refresh_rate_seconds`"):
+    with pytest.raises(InvalidArgumentError, match="`refresh_rate` must be None when `refresh_rate_seconds` is given"):
         bar_class(1, refresh_rate_seconds=1.0)
     with pytest.raises(InvalidArgumentError, match="`process_position` must be 0 or more"):
         TQDMProgressBar(process_position=-1)

@@ -225,12 +225,14 @@ def test_a_forward_of_ones_own_serves_for_the_statistics(tmp_path: Path) -> None
     fit.epochs(0, 6)
     fit.end()
     assert float(fit.module.norm.running_mean) == pytest.approx(3.0)
-    with pytest.raises(ValueError, match="`forward` must be defined to recompute the statistics"):
+    with pytest.raises(ValueError, match="`forward` must be implemented to recompute batch-norm statistics"):
         Fit(tmp_path, StochasticWeightAveraging(0.1), module=WithoutForward())
 
 
 def test_a_fit_that_does_not_allow_for_it_is_refused_at_set_up(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"`max_epochs` must be a number to take 0.8 of, but got None"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"`max_epochs` must be set when `swa_epoch_start` is a fraction, but got None"
+    ):
         Fit(tmp_path, StochasticWeightAveraging(0.1), max_epochs=None)
     with pytest.raises(InvalidArgumentError, match=r"`swa_epoch_start` must be at most `max_epochs` \(6\), but got 7"):
         Fit(tmp_path, StochasticWeightAveraging(0.1, 7))

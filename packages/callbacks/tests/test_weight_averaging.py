@@ -252,7 +252,7 @@ def test_two_callbacks_that_average_are_refused(tmp_path: Path) -> None:
         callbacks: list[Any] = [EMAWeightAveraging(), other]
         trainer: Any = RecordingTrainer(str(tmp_path), callbacks=callbacks)
         for callback in callbacks:
-            with pytest.raises(ValueError, match="must be without another callback that averages weights"):
+            with pytest.raises(ValueError, match="must be without a second callback that averages weights"):
                 callback.setup(trainer, None, "fit")
         callbacks[0].setup(trainer, None, "validate")
 
@@ -274,5 +274,5 @@ def test_numbers_out_of_range_are_refused(arguments: dict[str, Any], message: st
 
 
 def test_two_functions_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="`multi_avg_fn` must be None beside `avg_fn`"):
+    with pytest.raises(InvalidArgumentError, match="`multi_avg_fn` must be None when `avg_fn` is given"):
         WeightAveraging(avg_fn=max, multi_avg_fn=max)

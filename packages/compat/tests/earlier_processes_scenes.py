@@ -22,6 +22,7 @@ from trainer_parts import loader, weights
 from camshaft.compat import Trainer, TrainingModule, install_aliases, seed_everything
 from camshaft.compat.eras import read_receivers
 from camshaft.hooks_core.check import check
+from camshaft.hooks_core.eras.hooks import catalogue_of
 from camshaft.hooks_core.trace import Trace
 from camshaft.strategies import DDPStrategy
 
@@ -170,7 +171,7 @@ def trained(folder: Path, make: Callable[[], Any], **arguments: Any) -> dict[str
 
 def of_0_7(folder: Path) -> Any:
     """Joins by itself, twice; then without anything of it."""
-    trace = Trace("0.7")
+    trace = Trace(catalogue_of("0.7"))
     both = trained(folder, lambda: trace.record(Both07(), "module"))
     check(trace, "fit")
     found = list(CALLS)

@@ -10,6 +10,7 @@ import pytest
 from camshaft.compat.eras import read_receivers
 from camshaft.hooks_core import Callback, ModelHooks, Receiver, resolve
 from camshaft.hooks_core.check import ConformanceError, check
+from camshaft.hooks_core.eras.hooks import catalogue_of
 from camshaft.hooks_core.trace import Trace
 
 
@@ -110,7 +111,7 @@ def test_a_run_that_departs_from_the_order_of_the_modules_era_is_rejected(mistak
 
 
 def test_the_trace_of_an_era_holds_that_eras_hooks_of_the_module_and_is_checked_by_its_order() -> None:
-    trace = run(Trace("0.8"))
+    trace = run(Trace(catalogue_of("0.8")))
     assert {event.receiver_kind for event in trace} == {Receiver.MODULE}
     hooks = [event.hook for event in trace if event.kind == "enter"]
     assert hooks[2:] == [
@@ -136,7 +137,8 @@ def test_the_trace_of_an_era_holds_that_eras_hooks_of_the_module_and_is_checked_
     ]
     check(trace, "fit")
     with pytest.raises(ConformanceError):
-        check(trace, "fit", era="0.7")  # which zeroes before backward
+        trace.protocol = "0.7"
+        check(trace, "fit")  # which zeroes before backward
 
 
 def test_an_events_arguments_have_the_names_of_the_modules_era() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from camshaft.compat.eras import read_receivers
-from camshaft.hooks_core import CATALOGUE, Callback, HookFaultError, HookFaultWarning, ModelHooks, Receiver, resolve
+from camshaft.hooks_core import Callback, HookFaultError, HookFaultWarning, ModelHooks, Receiver, resolve
+from camshaft.hooks_core.eras.hooks import hooks_of_eras
 from camshaft.hooks_core.spec import SKIP_EPOCH
 
 
@@ -69,7 +70,7 @@ def test_old_hooks_begin_before_and_end_after_todays_and_each_reaches_callbacks_
     log: Log, hook: str, order: list[str]
 ) -> None:
     hooks = resolve(**both(log, *order), read=read_receivers)
-    getattr(hooks, hook)(*CATALOGUE[hook].parameters)
+    getattr(hooks, hook)(*hooks_of_eras()[hook].parameters)
     assert log.names() == [f"{who}.{name}" for name in order for who in ("callback", "module")]
 
 
@@ -162,7 +163,7 @@ def test_the_batch_hooks_of_0_9_are_told_apart_by_their_names(log: Log, hook: st
     callback = log.class_of(Callback, **{hook: log.method("trainer", "pl_module", *old, who="callback")})()
     today = log.class_of(ModelHooks, **{hook: log.method("outputs", "batch", "batch_idx", who="today")})()
     arguments = {"outputs": "outputs", "batch": "batch", "batch_idx": 7}
-    passed = [arguments[name] for name in CATALOGUE[hook].parameters]
+    passed = [arguments[name] for name in hooks_of_eras()[hook].parameters]
     hooks: Any = resolve(callbacks=[callback], module=module, trainer="trainer", read=read_receivers)
     getattr(hooks, hook)(*passed)
     assert log.lines == [(f"callback.{hook}", "trainer", module, "batch", 7, 0), (f"module.{hook}", "batch", 7, 0)]

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from camshaft.compat.eras import extend
 from camshaft.compat.eras.optimization import EraOptimization, configuration_of
-from camshaft.hooks_core.eras import behaviour_of
+from camshaft.hooks_core.eras.releases import behaviour_of
 from camshaft.loops import FitLimits, FitProgress, OptimizationSettings, Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -13,7 +13,8 @@ from earlier_parts import Alternating, OneNet, Stepping, TwoNets, alternate_by_h
 from torch import Tensor
 
 from camshaft.hooks_core.check import check
-from camshaft.hooks_core.eras import behaviour_of
+from camshaft.hooks_core.eras.hooks import catalogue_of
+from camshaft.hooks_core.eras.releases import behaviour_of
 from camshaft.hooks_core.trace import Trace
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -100,7 +101,7 @@ def test_traces_follow_the_order_of_the_era(era: str, overrides: bool, num_optim
         def on_after_backward(self) -> None:
             pass
 
-    module, trace = seeded(of_era(era, Stepping, Traced) if overrides else Traced), Trace(era=era)
+    module, trace = seeded(of_era(era, Stepping, Traced) if overrides else Traced), Trace(catalogue_of(era))
     trace.record(module, "module", only=[hook for hook in _OF_OPTIMIZATION if hook in dir(module)])
     fit(module, make_inputs(2))
     of_step = {
@@ -110,7 +111,7 @@ def test_traces_follow_the_order_of_the_era(era: str, overrides: bool, num_optim
     }[era]
     names = [event.hook for event in trace if event.kind == "enter"]
     assert names == [name for name in of_step if overrides or name != "optimizer_step"] * 2 * num_optimizers
-    check(trace, "fit", era=era)
+    check(trace, "fit")
 
 
 class OfEra07(OneNet):

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from camshaft.compat.eras import conflicts, read_era
-from camshaft.hooks_core import CATALOGUE, Fault, Receiver
+from camshaft.hooks_core import Fault, Receiver
 
 
 def found(klass: type, kind: Receiver = Receiver.MODULE) -> list[Fault]:
-    return conflicts(klass, read_era(klass, kind, CATALOGUE), CATALOGUE)
+    return conflicts(klass, read_era(klass, kind))
 
 
 class Gan08:

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from camshaft.compat.eras import read_era
 from camshaft.hooks_core import CATALOGUE, Receiver
 from camshaft.hooks_core.dispatch.binding import arguments_of, bind
-from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES
-from camshaft.hooks_core.spec import HookSpec
+from camshaft.hooks_core.eras.hooks import EARLIER_ERAS, EVERYDAY_NAMES, EraSpec, hooks_of_eras
 
 
-@pytest.mark.parametrize("spec", CATALOGUE.values(), ids=lambda spec: spec.name)
-def test_an_old_signature_alone_is_read_as_old_wherever_today_does_not_know_it(spec: HookSpec) -> None:
+@pytest.mark.parametrize("spec", hooks_of_eras().values(), ids=lambda spec: spec.name)
+def test_an_old_signature_alone_is_read_as_old_wherever_today_does_not_know_it(spec: EraSpec) -> None:
     for kind in spec.receivers:
         for era in EARLIER_ERAS:
             if era not in spec.eras or kind not in spec.receivers_in(era):
@@ -31,14 +30,18 @@ def test_an_old_signature_alone_is_read_as_old_wherever_today_does_not_know_it(s
                 assert by_today or spec.name in EVERYDAY_NAMES
 
 
-Drawn = tuple[HookSpec, Receiver, str, bool]
+Drawn = tuple[EraSpec, Receiver, str, bool]
 
 
 @st.composite
 def classes_of_an_era(draw: st.DrawFn) -> tuple[str, Receiver, list[Drawn]]:
     era = draw(st.sampled_from(EARLIER_ERAS))
     kind = draw(st.sampled_from([Receiver.MODULE, Receiver.MODULE, Receiver.CALLBACK, Receiver.DATA]))
-    known = [spec for spec in CATALOGUE.in_era(era) if kind in spec.receivers_in(era) and spec.kind != "state"]
+    known = [
+        spec
+        for spec in hooks_of_eras().values()
+        if era in spec.eras and kind in spec.receivers_in(era) and spec.kind != "state"
+    ]
     specs = draw(st.lists(st.sampled_from(known), min_size=1, max_size=6, unique=True)) if known else []
     return era, kind, [(spec, kind, era, draw(st.booleans())) for spec in specs]
 
@@ -56,10 +59,10 @@ def test_a_class_of_an_eras_hooks_is_read_as_that_era_or_as_one_that_fits_it_as_
         if reading.is_of_today and spec.name in EVERYDAY_NAMES:
             continue
         method = getattr(klass, spec.name).__get__(object())
-        expected = bind(method, arguments_of(spec, kind, era), spec.optional_in(era))
+        expected = bind(method, arguments_of(spec.as_in(era), kind), spec.optional_in(era))
         of_today = bind(method, arguments_of(spec, kind), spec.optional) if spec.name not in reading.methods else ()
         got = reading.methods[spec.name].arguments if spec.name in reading.methods else of_today
-        assert [str(one) for one in got] == [str(one.under_todays_name()) for one in expected], spec.name
+        assert [str(one) for one in got] == [str(one.canonical()) for one in expected], spec.name
         chosen = era if reading.is_of_today else reading.behaviour.era
         fits_as_well = chosen in spec.eras and kind in spec.receivers_in(chosen) and _binds(klass, spec, kind, chosen)
         assert chosen == era or fits_as_well, f"{spec.name} is not called in era {chosen}"
@@ -69,7 +72,7 @@ def build(methods: list[Drawn]) -> type:
     """A class with these hooks as their era writes them, with the optional arguments where that is asked for."""
     lines = ["class Built:", "    pass"]
     for spec, kind, era, with_optional in methods:
-        names = [name.replace("module", "pl_module") for name in arguments_of(spec, kind, era)]
+        names = [name.replace("module", "pl_module") for name in arguments_of(spec.as_in(era), kind)]
         names += [f"{name}=None" for name in spec.optional_in(era)] if with_optional else []
         lines.append(f"    def {spec.name}({', '.join(['self', *names])}):")
         lines.append(f"        return {names[4] if spec.name == 'optimizer_step' and era == '1.x' else None}")
@@ -79,9 +82,9 @@ def build(methods: list[Drawn]) -> type:
     return built
 
 
-def _binds(klass: type, spec: HookSpec, kind: Receiver, era: str | None) -> bool:
+def _binds(klass: type, spec: EraSpec, kind: Receiver, era: str | None) -> bool:
     try:
-        bind(getattr(klass, spec.name).__get__(object()), arguments_of(spec, kind, era), spec.optional_in(era))
+        bind(getattr(klass, spec.name).__get__(object()), arguments_of(spec.as_in(era), kind), spec.optional_in(era))
     except TypeError:
         return False
     return True

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from camshaft.compat import Trainer, TrainingModule
 from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.check import check
+from camshaft.hooks_core.eras.hooks import catalogue_of
 from camshaft.hooks_core.trace import Trace
 
 _VALIDATION_0_7 = ["validation_step", "validation_step_end", "validation_epoch_end", "on_post_performance_check"]
@@ -311,7 +312,7 @@ def test_a_module_of_an_era_is_called_as_its_document_lists(era: str, verb: str,
 
 @pytest.mark.parametrize(("era", "verb"), CASES)
 def test_its_trace_fits_the_grammar_of_the_era(era: str, verb: str, tmp_path: Path) -> None:
-    trace = Trace(era)
+    trace = Trace(catalogue_of(era))
     module = trace.record(MODULES[era](), "module")
     run(verb, module, tmp_path, [])
     assert any(event.hook == f"{verb}_step" or event.hook == "training_step" for event in trace)

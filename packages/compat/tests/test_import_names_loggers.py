@@ -181,7 +181,7 @@ def test_the_tensorboard_logger_takes_its_arguments_in_the_earlier_order(tmp_pat
     TensorBoardLogger(tmp_path).log_graph(Regression())  # writes none, and says nothing
     with pytest.warns(UserWarning, match="Could not log computational graph to TensorBoard"):
         TensorBoardLogger(tmp_path, log_graph=True).log_graph(Regression())
-    with pytest.raises(ValueError, match="`agg_key_funcs` must be left out"):
+    with pytest.raises(TypeError, match="agg_key_funcs"):
         TensorBoardLogger(tmp_path, agg_key_funcs={})
 
 

@@ -52,6 +52,10 @@ WITHOUT_COUNTERPART = [
     ),
     ("from pytorch_lightning.utilities.upgrade_checkpoint import upgrade_checkpoint", "are read as they are"),
     ("from pytorch_lightning import cli_lightning_logo", "prints a logo"),
+    ("from pytorch_lightning.metrics.sklearns import SklearnMetric", "Subclass `NumpyMetric`"),
+    ("from pytorch_lightning.utilities import find_shared_parameters", "Assign the parameter itself"),
+    ("from pytorch_lightning.utilities.model_summary import LayerSummary", r"camshaft\.callbacks\.summarize"),
+    ("from lightning.fabric.utilities.distributed import DistributedSamplerWrapper", "shared among processes"),
 ]
 
 

@@ -5,18 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.hooks_core import CATALOGUE
-from camshaft.hooks_core.eras import EARLIER_ERAS, behaviour_of
-from camshaft.hooks_core.spec import CANONICAL_NAMES, HookSpec
+from camshaft.hooks_core.dispatch.binding import CANONICAL_NAMES
+from camshaft.hooks_core.eras.hooks import EARLIER_ERAS, hooks_of_eras
+from camshaft.hooks_core.eras.releases import behaviour_of
+from camshaft.hooks_core.spec import HookSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "coming-from" / "earlier-lightning.md"
 
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs the pages of the project around the package")
 
-GONE = [spec for spec in CATALOGUE.values() if not spec.is_current]
+GONE = [spec for spec in hooks_of_eras().values() if not spec.is_current]
 OTHERWISE = [
     spec
-    for spec in CATALOGUE.values()
+    for spec in hooks_of_eras().values()
     if spec.is_current and any(spec.parameters_in(era) != spec.parameters for era in EARLIER_ERAS if era in spec.eras)
 ]
 
@@ -48,7 +49,7 @@ def test_every_hook_that_is_gone_stands_in_the_page_with_its_arguments(spec: Hoo
 
 def test_the_page_has_no_hook_that_is_not_gone() -> None:
     gone = {spec.name for spec in GONE}
-    assert {name for name in rows_after("Hooks that are gone") if name in CATALOGUE} == gone
+    assert {name for name in rows_after("Hooks that are gone") if name in hooks_of_eras()} == gone
 
 
 @pytest.mark.parametrize("spec", OTHERWISE, ids=lambda spec: spec.name)

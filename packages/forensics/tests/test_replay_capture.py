@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from capture_parts import Larger, Net, net, train
+from capture_parts import Explodes, Larger, Net, net, train
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from launching import run_ranks
@@ -80,16 +80,14 @@ def test_a_capture_holds_the_state_from_just_before_the_update_and_is_made_again
     steps_per_epoch = math.ceil(25 / accumulation)
     assert not others and rank == 0 and step == epoch * steps_per_epoch + in_epoch // accumulation + 1
     assert (capture.step, capture.epoch) == (step, epoch)
-    assert (
-        capture.batch_idx == min(first + accumulation, 25) - 1 and len(capture.calls) == capture.batch_idx - first + 1
-    )
+    assert [call.batch_idx for call in capture.calls] == list(range(first, min(first + accumulation, 25)))
     of_batches = states.of_batches[epoch * 25 + first :]
     weights, buffers, optimizer, _, _ = of_batches[0]
     assert_same(capture.parameters, weights)
     assert_same(capture.buffers, buffers)
-    assert_same(capture.optimizer, optimizer)
+    assert_same(capture.optimizers, [optimizer])
     for call, (*_, (torch_state, python, numbers), batch) in zip(capture.calls, of_batches, strict=True):
-        assert_same(call.arguments[0], batch)
+        assert_same(call.batch, batch)
         assert torch.equal(call.random_state["torch"], torch_state)
         assert call.random_state["python"][1].tolist() == python
         assert call.random_state["numpy"][1].tolist() == numbers
@@ -245,7 +243,7 @@ class OfBoxes(Net):
 
 def test_batches_of_ones_own_classes_are_unpickled_on_request_only(tmp_path: Path) -> None:
     captured(tmp_path, OfBoxes(10))
-    with pytest.raises(CaptureError, match=r"its batch has a test_replay_capture\.Boxed that was not unpickled"):
+    with pytest.raises(CaptureError, match=r"it has a test_replay_capture\.Boxed that was not unpickled"):
         replay_capture(tmp_path, OfBoxes)
     replayed = replay_capture(tmp_path, OfBoxes, weights_only=False)
     assert replayed.differences == [] and isinstance(replayed.batch, Boxed)
@@ -266,9 +264,110 @@ def test_a_module_that_moves_its_batches_itself_does_so_again(tmp_path: Path) ->
 
 
 class ByHand(Net):
-    def __init__(self) -> None:
-        super().__init__()
+    """Steps one optimizer twice by hand in each batch, and another one in each second batch."""
+
+    def __init__(self, at: int = 10, calls_backward: bool = True) -> None:
+        super().__init__(at)
         self.automatic_optimization = False
+        self.calls_backward = calls_backward
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        first, second = self.optimizers()
+        inputs = batch["x"].clone()
+        for _ in range(2):
+            first.zero_grad()
+            (self.body(inputs).square().mean() * torch.rand(())).backward()
+            first.step()
+        loss = super().training_step(batch, batch_idx)
+        if self.calls_backward:
+            self.manual_backward(loss)
+        else:
+            loss.backward()
+        if batch_idx % 2:
+            second.step()
+            second.zero_grad()
+        return {"loss": loss}
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.Adam(part.parameters(), lr=0.01) for part in (self.body, self.head)]
+
+
+class WithPlainBackward(ByHand):
+    def __init__(self, at: int = 10) -> None:
+        super().__init__(at, calls_backward=False)
+
+
+class TakingTurns(Net):
+    """Two optimizers under automatic optimization, each with a loss of its own."""
+
+    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Any:  # type: ignore[override]
+        if optimizer_idx == 0:
+            return self.head(self.body(batch["x"])).square().mean() * torch.rand(())
+        return super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.Adam(part.parameters(), lr=0.01) for part in (self.body, self.head)]
+
+
+@pytest.mark.parametrize(("kind", "num_calls"), [(ByHand, 1), (WithPlainBackward, 1), (TakingTurns, 2)])
+@pytest.mark.parametrize("at", [6, 19])
+def test_batches_with_several_updates_are_made_again_from_their_beginning(
+    tmp_path: Path, kind: Any, num_calls: int, at: int
+) -> None:
+    states = States()
+    with pytest.raises(NonFiniteError, match=f"in epoch 0, batch {at - 1}"):
+        train(kind(at), NonFiniteGuard(capture=StepCapture(tmp_path)), states)
+
+    capture = read_capture(*captures_in(tmp_path).values())
+    weights, buffers, optimizer, _, batch = states.of_batches[at - 1]
+    assert_same(capture.parameters, weights)
+    assert_same(capture.buffers, buffers)
+    assert_same(capture.optimizers[0], optimizer)
+    assert (len(capture.optimizers), len(capture.calls)) == (2, num_calls)
+    assert_same(capture.calls[0].batch, batch)
+
+    replayed = replay_capture(tmp_path, kind(at))
+    assert replayed.differences == [] and (replayed.step, replayed.batch_idx) == (capture.step, at - 1)
+    found = replayed.inspection.first_non_finite
+    assert found is not None and (found.kind, found.name) == ("output", "explodes")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Explodes, "forward", lambda self, x: x)
+        with pytest.warns(UserWarning, match="differs from the captured one"):
+            replay_capture(tmp_path, kind(at))
+
+
+def test_an_update_by_hand_that_is_left_out_is_captured_before_the_step_returns(tmp_path: Path) -> None:
+    class OneByHand(ByHand):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            loss = Net.training_step(self, batch, batch_idx)
+            self.manual_backward(loss)
+            optimizer.step()
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters(), lr=0.01)
+
+    guard = NonFiniteGuard("skip", capture=StepCapture(tmp_path))
+    with pytest.warns(RuntimeWarning, match="The update is left out"):
+        train(OneByHand(7), guard, max_epochs=1)
+    assert guard.num_bad == 1
+    replayed = replay_capture(tmp_path, OneByHand(7))
+    assert (replayed.step, replayed.batch_idx, replayed.differences) == (7, 6, [])
+    assert replayed.inspection.first_non_finite is not None
+
+
+def test_training_by_hand_with_a_guard_that_captures_computes_the_same(tmp_path: Path) -> None:
+    def trained(*callbacks: Any) -> Any:
+        torch.manual_seed(0)
+        module = ByHand(1000)
+        train(module, *callbacks)
+        return module.state_dict(), torch.get_rng_state()
+
+    assert_same(trained(NonFiniteGuard(capture=StepCapture(tmp_path))), trained())
+    assert os.listdir(tmp_path) == []
 
 
 class WithHiddens(Net):
@@ -281,7 +380,16 @@ class Lbfgs(Net):
         return torch.optim.LBFGS(self.parameters())
 
 
-@pytest.mark.parametrize("kind", [ByHand, WithHiddens, Lbfgs])
+class Accumulating(Net):
+    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Tensor:  # type: ignore[override]
+        return super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        self.trainer.accumulate_grad_batches = 2
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.body, self.head)]
+
+
+@pytest.mark.parametrize("kind", [WithHiddens, Lbfgs, Accumulating])
 def test_steps_that_cannot_be_captured_are_refused_when_training_starts(tmp_path: Path, kind: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"in StepCapture\. Leave"):
         train(kind(), NonFiniteGuard(capture=StepCapture(tmp_path)))
@@ -353,7 +461,7 @@ def test_each_of_two_ranks_has_its_own_and_the_faulty_one_is_taken(tmp_path: Pat
     assert list(paths) == [(7, 0), (7, 1)]
     one, other = (read_capture(path) for path in paths.values())
     assert_same(one.parameters, other.parameters)
-    assert not torch.equal(one.calls[0].arguments[0]["x"], other.calls[0].arguments[0]["x"])
+    assert not torch.equal(one.calls[0].batch["x"], other.calls[0].batch["x"])
     assert not one.has_non_finite_loss and other.has_non_finite_loss
 
     with pytest.MonkeyPatch.context() as patch:

@@ -21,10 +21,8 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.forensics.replay import step_capture
 from camshaft.forensics.replay.step_capture import (
     CaptureError,
-    LeftOut,
     StepCapture,
     captures_in,
-    left_out,
     read_capture,
 )
 from camshaft.hooks_core.spec import Receiver
@@ -62,7 +60,7 @@ class Recorded:
 
 Pair = namedtuple("Pair", "a b")
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | st.binary(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | st.binary(min_size=1),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner, inner)
@@ -74,39 +72,46 @@ plain = st.recursive(
 
 @given(plain)
 @settings(max_examples=30, deadline=None)
-def test_plain_batches_are_read_as_they_were_without_unpickling(batch: Any) -> None:
-    objects: list[Any] = []
-    contents = step_capture._plain(batch, objects)
-    assert not objects and step_capture._restored(contents, []) == batch
+def test_plain_batches_are_read_as_they_were_without_unpickling(tmp_path_factory: Any, batch: Any) -> None:
+    recorded = Recorded(tmp_path_factory.mktemp("captures"))
+    recorded.step(batch, 0)
+    recorded.recorder.write(recorded.trainer, "bad")
+    assert recorded.read().calls[0].batch == batch and recorded.read().left_out == []
 
 
-@pytest.mark.parametrize(
-    "value", [Pair(1, 2), {1, 2}, torch.nn.utils.rnn.pack_sequence([torch.ones(2)]), attrs.make_class("A", ["x"])(1)]
-)
+@pytest.mark.parametrize("value", [Pair(1, 2), {1, 2}, torch.nn.utils.rnn.pack_sequence([torch.ones(2)])])
 def test_objects_are_left_out_unless_they_are_asked_for(tmp_path: Path, value: Any) -> None:
     recorded = Recorded(tmp_path)
     recorded.step({"x": torch.ones(2), "value": value}, 0)
-    recorded.recorder.write(recorded.trainer, "bad", 0)
+    recorded.recorder.write(recorded.trainer, "bad")
 
-    gone = recorded.read().calls[0].arguments[0]["value"]
-    assert isinstance(gone, LeftOut) and gone.kind.endswith(type(value).__qualname__)
-    assert left_out(recorded.read().calls[0].arguments) == gone
-    if gone.error is None:
-        assert type(recorded.read(weights_only=False).calls[0].arguments[0]["value"]) is type(value)
-    else:
-        assert "pickle" in gone.error.lower()
+    found = recorded.read()
+    assert "value" not in found.calls[0].batch and [type(value).__qualname__ in kind for kind in found.left_out] == [
+        True
+    ]
+    whole = recorded.read(weights_only=False)
+    assert whole.left_out == [] and type(whole.calls[0].batch["value"]) is type(value)
+
+
+def test_a_batch_that_cannot_be_pickled_is_a_warning(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    recorded.step({"value": attrs.make_class("A", ["x"])(1)}, 0)
+    with pytest.warns(UserWarning, match="could not write the capture .*object that can be pickled"):
+        recorded.recorder.write(recorded.trainer, "bad")
 
 
 def test_collections_of_tensors_stay_and_weights_come_to_the_cpu(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
     batch = OrderedDict(x=[torch.ones(2), (torch.zeros(1, dtype=torch.bfloat16), "text")])
+    recorded.recorder.begin_batch(3)
     recorded.step(batch, 3)
-    recorded.recorder.write(recorded.trainer, "it was bad", 3)
+    recorded.recorder.write(recorded.trainer, "it was bad")
     capture = recorded.read()
-    assert (capture.reason, capture.step, capture.batch_idx, capture.has_non_finite_loss) == ("it was bad", 1, 3, True)
-    (arguments,) = [call.arguments for call in capture.calls]
-    assert torch.equal(arguments[0]["x"][0], torch.ones(2)) and arguments[0]["x"][1][0].dtype == torch.bfloat16
-    assert arguments[1] == 3
+    assert (capture.reason, capture.step, capture.has_non_finite_loss) == ("it was bad", 1, True)
+    assert [call.batch_idx for call in capture.calls] == [3]
+    [call] = capture.calls
+    assert torch.equal(call.batch["x"][0], torch.ones(2)) and call.batch["x"][1][0].dtype == torch.bfloat16
+    assert call.arguments == (3,)
     assert torch.equal(capture.parameters["layer.weight"], recorded.module.layer.weight)
     assert capture.versions["torch"] == torch.__version__
 
@@ -114,12 +119,12 @@ def test_collections_of_tensors_stay_and_weights_come_to_the_cpu(tmp_path: Path)
 def test_nothing_is_copied_once_there_are_enough(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
     recorded.step([torch.ones(1)], 0)
-    recorded.recorder.write(recorded.trainer, "bad", 0)
+    recorded.recorder.write(recorded.trainer, "bad")
     recorded.recorder.end_update()
     batch = [torch.ones(1)]
     assert recorded.step(batch, 1)["batch"] is batch
     assert recorded.recorder._calls == []
-    recorded.recorder.write(recorded.trainer, "bad", 1)
+    recorded.recorder.write(recorded.trainer, "bad")
     assert len(captures_in(recorded.folder)) == recorded.recorder.num_captured == 1
 
 
@@ -166,7 +171,7 @@ def test_arguments_are_checked(kind: Any, tmp_path: Path) -> None:
 def test_damaged_files_and_others_are_told(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path)
     recorded.step([torch.ones(1)], 0)
-    recorded.recorder.write(recorded.trainer, "bad", 0)
+    recorded.recorder.write(recorded.trainer, "bad")
     (path,) = captures_in(recorded.folder).values()
     whole = Path(path).read_bytes()
     for contents in (b"", whole[: len(whole) // 2], whole[:-100], b"text"):
@@ -216,5 +221,5 @@ def test_the_loss_of_a_captured_step_is_kept_as_it_was_returned(tmp_path: Path) 
     wrapped = recorded.recorder.wrap_call("training_step", Receiver.MODULE, recorded.module, step)
     assert wrapped([1], 0) is loss
     loss.detach().fill_(3.0)
-    recorded.recorder.write(recorded.trainer, "bad", 0)
+    recorded.recorder.write(recorded.trainer, "bad")
     assert recorded.read().calls[0].loss.item() == 2.0

@@ -17,6 +17,7 @@ from camshaft.hooks_core.dispatch.binding import (
     parameter_names,
     positional_names,
 )
+from camshaft.hooks_core.eras.hooks import EARLIER_HOOKS
 
 PROVIDED = ("outputs", "batch", "batch_idx", "dataloader_idx")
 
@@ -296,6 +297,6 @@ def test_the_index_of_an_optimizer_is_never_given_a_closure(name: str) -> None:
 
 
 def test_a_callback_gets_no_module_where_there_is_none_yet() -> None:
-    assert arguments_of(CATALOGUE["on_init_end"], Receiver.CALLBACK) == ("trainer",)
+    assert arguments_of(EARLIER_HOOKS["on_init_end"], Receiver.CALLBACK) == ("trainer",)
     assert arguments_of(CATALOGUE["on_fit_start"], Receiver.CALLBACK) == ("trainer", "module")
     assert arguments_of(CATALOGUE["on_fit_start"], Receiver.MODULE) == ()

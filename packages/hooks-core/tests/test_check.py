@@ -14,7 +14,9 @@ from recorded_runs import First, Second, departure, recorded, without
 
 from camshaft.hooks_core import CATALOGUE, Callback, HookSpec, Receiver
 from camshaft.hooks_core.check import ConformanceError, check
-from camshaft.hooks_core.grammar import hooks_in, life_cycle_of_version
+from camshaft.hooks_core.eras.hooks import catalogue_of
+from camshaft.hooks_core.eras.orders import life_cycle_of_version
+from camshaft.hooks_core.grammar import hooks_in
 from camshaft.hooks_core.trace import Event, Participant, Trace
 
 
@@ -242,7 +244,9 @@ def test_optimizer_step_behind_backward_departs_today_and_is_right_in_2_x() -> N
             self.hooks.optimizer_step(epoch, batch_idx, self.optimizer, None)
 
     trace = recorded(trainer=InLine, hooks=("optimizer_step",))
-    check(trace, "fit", era="2.x")
+    trace.protocol = "2.x"
+    check(trace, "fit")
+    trace.protocol = None
     error = departure(trace)
     assert error.event is not None
     assert error.event.hook == "on_before_zero_grad"
@@ -319,7 +323,7 @@ def test_a_trace_of_an_old_era_is_checked_by_that_eras_order() -> None:
             return 1.0
 
     def run(zero_last: bool) -> Trace:
-        trace = Trace(era="0.8")
+        trace = Trace(catalogue_of("0.8"))
         module: Any = trace.record(Old(), "module")
         module.prepare_data()
         module.setup("fit")
@@ -340,15 +344,15 @@ def test_a_trace_of_an_old_era_is_checked_by_that_eras_order() -> None:
         module.teardown("fit")
         return trace
 
-    check(run(zero_last=True), "fit", era="0.8")
-    error = departure(run(zero_last=False), era="0.8")
+    check(run(zero_last=True), "fit")
+    error = departure(run(zero_last=False))
     assert error.expected == ("on_after_backward on module:Old",)
     assert "`python -m camshaft.hooks_core show fit --era 0.8` prints." in str(error)
 
 
 def test_a_verb_that_the_era_lacks_is_an_error() -> None:
     with pytest.raises(ValueError, match="`verb` must be one of fit, test for era"):
-        check(Trace(), "predict", era="0.5")
+        check(Trace(catalogue_of("0.5")), "predict")
 
 
 def test_a_trace_of_today_holds_nothing_of_eras() -> None:
@@ -365,7 +369,7 @@ def of_version(version: str) -> list[Participant]:
     placed = frozenset(name for node in nodes for name in hooks_in(node))
     found = []
     for one in sentences.participants():
-        known = {name for name in placed if one.kind in sentences.CATALOGUE[name].receivers}
+        known = {name for name in placed if one.kind in sentences.HOOKS[name].receivers}
         is_old = one.kind is Receiver.MODULE
         found.append(
             Participant(one.name, one.kind, one.hooks | known, one.after_module, version=version if is_old else None)

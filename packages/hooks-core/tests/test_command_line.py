@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from checked_classes import write_modules
 
-from camshaft.hooks_core import CATALOGUE, ERAS
 from camshaft.hooks_core.__main__ import main
-from camshaft.hooks_core.grammar import life_cycle, mermaid, tree
+from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of, hooks_of_eras
+from camshaft.hooks_core.eras.orders import life_cycle
+from camshaft.hooks_core.grammar import mermaid, tree
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
 def test_list_prints_every_hook_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(CATALOGUE) + 2
+    assert len(lines) == len(hooks_of_eras()) + 2
     assert lines[0].split() == ["hook", "receivers", "stage", "eras"]
     column = lines[0].index("receivers")
     assert all(line[column - 2 : column] == "  " and line[column] != " " for line in lines)
@@ -43,9 +44,9 @@ def test_list_prints_every_hook_in_columns(capsys: pytest.CaptureFixture[str]) -
 def test_list_of_an_era_has_its_hooks_parameters_and_receivers(era: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--era", era, "--json"]) == 0
     hooks = json.loads(capsys.readouterr().out)
-    assert [hook["name"] for hook in hooks] == [spec.name for spec in CATALOGUE.in_era(era)]
+    assert [hook["name"] for hook in hooks] == [name for name, spec in hooks_of_eras().items() if era in spec.eras]
     for hook in hooks:
-        spec = CATALOGUE[hook["name"]]
+        spec = hooks_of_eras()[hook["name"]]
         assert set(hook) == {"name", "parameters", "optional", "receivers", "stage", "eras"}
         assert hook["parameters"] == list(spec.parameters_in(era))
         assert hook["optional"] == list(spec.optional_in(era))
@@ -70,7 +71,10 @@ def test_show_prints_the_tree_or_the_diagram(capsys: pytest.CaptureFixture[str])
     assert main(["show", "fit", "--all"]) == 0
     assert capsys.readouterr().out == tree("fit", life_cycle("fit")) + "\n"
     assert main(["show", "test", "--era", "0.7", "--format", "mermaid", "--all"]) == 0
-    assert capsys.readouterr().out == mermaid("test in era 0.7", life_cycle("test", "0.7"), era="0.7") + "\n"
+    assert (
+        capsys.readouterr().out
+        == mermaid("test in era 0.7", life_cycle("test", "0.7"), catalogue=catalogue_of("0.7")) + "\n"
+    )
     assert main(["show", "fit", "--optimization", "manual", "--all"]) == 0
     assert capsys.readouterr().out == tree("fit", life_cycle("fit", optimization="manual")) + "\n"
 

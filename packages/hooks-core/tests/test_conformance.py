@@ -29,7 +29,7 @@ def test_every_verb_has_a_scenario_that_needs_no_feature(verb: str) -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_scenario_names_hooks_of_today_only(scenario: Scenario) -> None:
     named = {*scenario.expected_counts(), *scenario.override, *filter(None, [scenario.raise_in])}
-    assert all(CATALOGUE[name].is_current for name in named)
+    assert named <= set(CATALOGUE)
     assert scenario.description
 
 

@@ -19,7 +19,7 @@ from camshaft.hooks_core import (
 from camshaft.hooks_core.dispatch.calls import runs_after_module
 from camshaft.hooks_core.spec import SKIP_EPOCH
 
-EVENTS = [spec for spec in CATALOGUE.values() if spec.is_current and spec.kind == "event"]
+EVENTS = [spec for spec in CATALOGUE.values() if spec.kind == "event"]
 
 
 class Recorder:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from camshaft.hooks_core import CATALOGUE, ERAS
+from camshaft.hooks_core import CATALOGUE
+from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of
+from camshaft.hooks_core.eras.orders import life_cycle, verbs_of
 from camshaft.hooks_core.grammar import (
     Call,
     Condition,
@@ -16,10 +18,8 @@ from camshaft.hooks_core.grammar import (
     Seq,
     Set,
     Within,
-    life_cycle,
     mermaid,
     tree,
-    verbs_of,
 )
 from camshaft.hooks_core.grammar.nodes import hooks_in
 
@@ -68,20 +68,20 @@ def test_a_small_life_cycle_is_drawn_hook_by_hook_with_its_receivers() -> None:
 @pytest.mark.parametrize(("verb", "era", "zero_grad"), [*((*one, None) for one in EVERY_LIFE_CYCLE), *OTHER_PLACES])
 def test_every_hook_of_a_life_cycle_is_drawn_in_its_order(verb: str, era: str | None, zero_grad: Any) -> None:
     node = life_cycle(verb, era, zero_grad=zero_grad)
-    drawn = re.findall(r"── (\w+)\(", tree(verb, node, era=era))
+    drawn = re.findall(r"── (\w+)\(", tree(verb, node, catalogue=catalogue_of(era)))
     assert drawn == list(hooks_in(node))
 
 
 @pytest.mark.parametrize(("verb", "era"), EVERY_LIFE_CYCLE)
 def test_receivers_stand_in_one_column(verb: str, era: str | None) -> None:
-    lines = tree(verb, life_cycle(verb, era), era=era).splitlines()[1:]
+    lines = tree(verb, life_cycle(verb, era), catalogue=catalogue_of(era)).splitlines()[1:]
     columns = {match.end() for line in lines if (match := re.search(r"\)\s+(?=\[)", line))}
     assert len(columns) == 1
     assert all(line == line.rstrip() for line in lines)
 
 
 def test_old_eras_show_their_own_hooks_and_the_module_alone() -> None:
-    text = tree("fit", life_cycle("fit", "0.5"), era="0.5")
+    text = tree("fit", life_cycle("fit", "0.5"), catalogue=catalogue_of("0.5"))
     assert "on_batch_start()" in text
     assert "[module]" in text
     assert "[callbacks]" not in text
@@ -89,7 +89,7 @@ def test_old_eras_show_their_own_hooks_and_the_module_alone() -> None:
 
 def test_the_special_case_is_marked_in_trees_of_today_only() -> None:
     assert tree("fit", life_cycle("fit")).count("SPECIAL CASE") == 1
-    assert "SPECIAL CASE" not in tree("fit", life_cycle("fit", "0.8"), era="0.8")
+    assert "SPECIAL CASE" not in tree("fit", life_cycle("fit", "0.8"), catalogue=catalogue_of("0.8"))
 
 
 def test_a_hook_that_is_not_in_the_catalogue_is_an_error() -> None:
@@ -149,7 +149,7 @@ def test_an_enclosing_hook_is_a_subgraph() -> None:
 @pytest.mark.parametrize(("verb", "era", "zero_grad"), [*((*one, None) for one in EVERY_LIFE_CYCLE), *OTHER_PLACES])
 def test_every_life_cycle_is_drawn_whole(verb: str, era: str | None, zero_grad: Any) -> None:
     node = life_cycle(verb, era, zero_grad=zero_grad)
-    chart = mermaid(verb, node, era=era)
+    chart = mermaid(verb, node, catalogue=catalogue_of(era))
     assert chart.startswith("flowchart TD\n")
     assert chart.count("subgraph") == len(re.findall(r"^\s*end$", chart, re.MULTILINE))
     for name in hooks_in(node):

@@ -16,7 +16,8 @@ from camshaft.hooks_core import (
     not_a_hook,
     resolve,
 )
-from camshaft.hooks_core.dispatch.faults import Fault, find_faults
+from camshaft.hooks_core.dispatch.faults import Fault
+from camshaft.hooks_core.eras.faults import find_faults
 
 
 def faults_of(receiver: object, kind: Receiver = Receiver.MODULE) -> list[str]:

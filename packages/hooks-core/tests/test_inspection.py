@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import Callback, CheckpointHooks, DataHooks, ModelHooks, Receiver, StrategyHooks
-from camshaft.hooks_core.inspection import inspect_class, kind_of
+from camshaft.hooks_core.eras.inspection import inspect_class, kind_of
 
 
 class Both(ModelHooks, DataHooks):

@@ -124,8 +124,8 @@ def test_hook_trace_is_fresh_for_each_test(pytester: pytest.Pytester) -> None:
 
 def test_a_wrong_marker_is_an_error(pytester: pytest.Pytester) -> None:
     messages = {
-        "verbs=['train']": "*the marker `conformance` must name verbs (fit, validate, *'train'*",
-        "features=['magic']": "*must name verbs*and features (validation, *'magic'*",
+        "verbs=['train']": "*`verbs` must be among fit, validate, *'train'*the marker `conformance`*",
+        "features=['magic']": "*`features` must be among validation, *'magic'*",
         "without=['on_lunch']": "*`without` must be names of hooks*'on_lunch'*",
         "verb=['fit']": "*the marker is conformance(verbs=None, features=None, without=())*",
     }

@@ -9,12 +9,26 @@ from typing import Any
 import attrs
 import pytest
 
-from camshaft.hooks_core import CATALOGUE, Callback, Catalogue, Fault, HookFaultError, ModelHooks, Receiver, resolve
+from camshaft.hooks_core import (
+    CATALOGUE,
+    Callback,
+    Catalogue,
+    Fault,
+    HookFaultError,
+    HookSpec,
+    ModelHooks,
+    Receiver,
+    resolve,
+)
 from camshaft.hooks_core.dispatch.binding import Argument
 from camshaft.hooks_core.dispatch.readings import MethodReading, ReceiverReading
+from camshaft.hooks_core.eras.hooks import catalogue_of
 from camshaft.hooks_core.trace import Trace
 
 Found = Sequence[tuple[Receiver, object]]
+
+
+EPOCH_END = HookSpec("on_epoch_end", "After an epoch.", (Receiver.MODULE,))
 
 
 class Old(ModelHooks):
@@ -43,11 +57,15 @@ def read_old(found: Found, catalogue: Catalogue) -> list[ReceiverReading]:
     """Take modules for those of 1.x."""
     step = ("epoch", "batch_idx", "optimizer", "optimizer_idx")
     methods = {
-        "on_epoch_end": MethodReading("on_epoch_end", "1.x", (), ("on_train_epoch_end",)),
-        "optimizer_zero_grad": MethodReading("optimizer_zero_grad", "1.x", tuple(map(Argument, step))),
+        "on_epoch_end": MethodReading(hook=EPOCH_END, moments=("on_train_epoch_end",)),
+        "optimizer_zero_grad": MethodReading(
+            hook=CATALOGUE["optimizer_zero_grad"],
+            arguments=tuple(map(Argument, step)),
+            fixed={"optimizer_idx": 0},
+        ),
     }
     return [
-        ReceiverReading(type(receiver).__qualname__, kind, methods, version="1.5")
+        ReceiverReading(type(receiver).__qualname__, kind, methods, version="1.5", hooks={"on_epoch_end": EPOCH_END})
         if kind is Receiver.MODULE
         else ReceiverReading(type(receiver).__qualname__, kind)
         for kind, receiver in found
@@ -147,7 +165,7 @@ def test_a_trace_without_a_reader_records_hooks_of_today() -> None:
 
 
 def test_the_trace_of_an_era_asks_no_reader() -> None:
-    trace = Trace("1.x", read=read_old)
+    trace = Trace(catalogue_of("1.x"), read=read_old)
     trace.record(Old(), "module")
     assert trace.participants[0].version is None
     assert "on_epoch_end" in trace.participants[0].hooks

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, HookSpec, ModelHooks, Receiver, StrategyHooks, resolve
+from camshaft.hooks_core.eras.hooks import catalogue_of
 from camshaft.hooks_core.trace import Event, Participant, Trace
 
 
@@ -23,7 +24,7 @@ class Watch(Callback):
 
 
 def events_of(kind: Receiver) -> set[str]:
-    return {spec.name for spec in CATALOGUE.received_by(kind) if spec.is_current and spec.kind == "event"}
+    return {spec.name for spec in CATALOGUE.received_by(kind) if spec.kind == "event"}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_splitting_along_time_is_recorded_where_it_is_overridden_or_asked_for() 
         trace = Trace()
         trace.record(module, "module", hooks=hooks)
         assert "tbptt_split_batch" in trace.participants[0].hooks
-    assert "tbptt_split_batch" not in Trace(era="2.x").record(ModelHooks(), "module").__dict__
+    assert "tbptt_split_batch" not in Trace(catalogue_of("2.x")).record(ModelHooks(), "module").__dict__
 
 
 def test_long_text_is_shortened_and_shapes_are_shown() -> None:
@@ -234,13 +235,13 @@ def test_a_trace_of_an_old_era_records_that_eras_hooks() -> None:
     class Old:
         def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> None: ...
 
-    trace = Trace(era="0.8")
+    trace = Trace(catalogue_of("0.8"))
     module = trace.record(Old(), "module")
     assert {"on_epoch_start", "on_batch_start", "training_step"} <= trace.participants[0].hooks
     assert not {"on_train_epoch_start", "training_epoch_end"} & trace.participants[0].hooks
     assert list(inspect.signature(module.on_batch_start).parameters) == ["batch"]
     with pytest.raises(ValueError, match="`era` must be one of"):
-        Trace(era="3.0")
+        Trace(catalogue_of("3.0"))
 
 
 def test_hooks_of_an_extended_catalogue_are_recorded() -> None:
@@ -273,7 +274,7 @@ def test_save_and_load_round_trip(tmp_path: Path) -> None:
     loaded = Trace.load(path)
     assert loaded.events == trace.events
     assert loaded.participants == trace.participants
-    assert loaded.era is None
+    assert loaded.protocol is None
 
 
 @pytest.mark.parametrize(

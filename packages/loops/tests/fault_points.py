@@ -113,7 +113,7 @@ class Fixture:
     def _wrap(self, receiver: Any, kind: Receiver, breaking: tuple[str, ...]) -> None:
         for spec in CATALOGUE.values():
             method = getattr(receiver, spec.name, None)
-            if not spec.is_current or kind not in spec.receivers or spec.kind == "state":
+            if kind not in spec.receivers or spec.kind == "state":
                 continue
             if method is None and spec.kind != "event":
                 continue

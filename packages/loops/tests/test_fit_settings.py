@@ -118,8 +118,8 @@ def test_a_fit_loop_has_no_other_attributes() -> None:
         BareTrainer(Net()).fit_loop.max_epoch = 3  # type: ignore[attr-defined]
 
 
-def test_a_misspelt_setting_of_a_loop_of_evaluation_is_refused() -> None:
-    with pytest.raises(AttributeError, match="Did you mean `limit_batches`"):
+def test_a_misspelt_setting_of_an_evaluation_is_refused() -> None:
+    with pytest.raises(AttributeError, match="'ValidationLoop' object has no attribute 'limit_batch'"):
         BareTrainer(Net()).fit_loop.validation.limit_batch = 1  # type: ignore[attr-defined]
 
 

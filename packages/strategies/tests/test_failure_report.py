@@ -7,17 +7,11 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from camshaft.strategies.launch.failures import (
-    Failure,
     error_text,
     may_follow_from_another,
     print_message,
     write_error_file,
 )
-
-
-def test_a_failure_is_stored_and_read_back() -> None:
-    failure = Failure(3, "ValueError: “boom”\nin a hook", 7)
-    assert Failure.from_json(failure.to_json().encode()) == failure
 
 
 def test_an_error_is_told_with_its_notes_and_without_its_traceback() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def test_a_process_elsewhere_is_missed_when_it_gave_no_sign_of_life_for_so_many_
     store.set("process/1", f"another machine/{os.getpid()}/0")
     for epoch in range(5):
         position = ProcessPosition(f"fit, epoch {epoch}")
-        store.set(position_key(1), position.to_json())
+        store.set(position_key(1), pickle.dumps(position))
         assert [peer.check(store) for _ in range(3)] == [None] * 3
     assert not peer.is_silent and not peer.kill()
     assert peer.check(store) == "its process gave no sign of life for 3 s: it, or its machine, ended or hangs."

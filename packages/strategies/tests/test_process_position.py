@@ -73,11 +73,6 @@ def test_outside_of_a_run_the_main_thread_is_looked_at() -> None:
     assert "test_outside_of_a_run" in stack_of_run()
 
 
-def test_positions_are_told_as_the_store_keeps_them() -> None:
-    position = evolve(BACKWARD, hook="training_step", line="train.py:3 in step")
-    assert ProcessPosition.from_json(position.to_json().encode()) == position
-
-
 def test_time_counts_from_when_a_process_came_to_its_hook_whatever_lines_it_runs() -> None:
     own = OwnPosition()
     first = own.look()

@@ -37,16 +37,10 @@ class Falling(Regression):
         self.log("score", -float(self.current_epoch))
 
 
-class Overriding(ModelCheckpoint):
-    def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
-        super()._save_checkpoint(trainer, filepath)
-
-
 def main(folder: str, kind: str, epoch: int, limit: int, options: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    cls = Overriding if kind == "override" else ModelCheckpoint
-    checkpoint = cls(f"{folder}/kept", "{epoch}", "score", **options)
+    checkpoint = ModelCheckpoint(f"{folder}/kept", "{epoch}", "score", **options)
     strategy = SingleDeviceStrategy("cpu", save_asynchronously=kind == "async")
     trainer = quiet_trainer(
         folder, callbacks=[checkpoint, Full(epoch, limit)], enable_checkpointing=True, max_epochs=5, strategy=strategy

@@ -86,7 +86,7 @@ def test_it_prints_how_much_is_pruned(tmp_path: Path, capsys: pytest.CaptureFixt
         ),
         (
             {"pruning_fn": nn.utils.prune.Identity, "use_global_unstructured": False},
-            "`use_global_unstructured` must be true for a method of one's own",
+            "`use_global_unstructured` must be True for a custom pruning method",
         ),
         ({"amount": "half"}, "`amount` must be an int, a float or a function of the epoch"),
         ({"verbose": 3}, "`verbose` must be 0, 1 or 2"),

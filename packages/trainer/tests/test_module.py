@@ -87,7 +87,7 @@ def test_nothing_of_the_base_class_counts_as_implemented() -> None:
 
 def test_every_hook_of_a_module_can_be_overridden_with_its_name() -> None:
     for spec in CATALOGUE.received_by(Receiver.MODULE):
-        assert not spec.is_current or hasattr(TrainingModule, spec.name), spec.name
+        assert hasattr(TrainingModule, spec.name), spec.name
 
 
 @pytest.mark.parametrize("step", ["training_step", "validation_step", "test_step", "configure_optimizers"])

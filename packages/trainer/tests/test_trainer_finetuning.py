@@ -128,5 +128,5 @@ def test_a_second_fit_goes_on_with_the_backbone_unfrozen(tmp_path: Path) -> None
 
 
 def test_a_scheduler_that_cannot_follow_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`scheduler` must be one that takes parameter groups later.*OneCycleLR"):
+    with pytest.raises(ValueError, match=r"to which parameter groups can be added.*OneCycleLR"):
         fit(tmp_path, lambda optimizer: schedulers.OneCycleLR(optimizer, 0.1, 100), "step")

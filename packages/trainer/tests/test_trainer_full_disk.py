@@ -31,7 +31,7 @@ def train(folder: Path, kind: str, epoch: int, limit: int, options: dict[str, An
     return told
 
 
-@pytest.mark.parametrize("kind", ["sync", "async", "override"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize(
     ("epoch", "limit", "options", "files"),
     [

@@ -143,7 +143,7 @@ def check_not_both(where: object, /, **two: object) -> None:
     """
     (first, one), (second, other) = two.items()
     if one is not None and other is not None:
-        raise InvalidArgumentError(second, f"None beside `{first}`", other, where, "Pass one of them.")
+        raise InvalidArgumentError(second, f"None when `{first}` is given", other, where, "Pass one of them.")
 
 
 def check_file_name(where: object, filename: object) -> None:
@@ -157,7 +157,7 @@ def check_file_name(where: object, filename: object) -> None:
         InvalidArgumentError: If it is not so.
     """
     if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
-        rule, action = "a file's name without a folder", "Pass the folder as `dirpath`."
+        rule, action = "a file name without a folder", "Pass the folder as `dirpath`."
         raise InvalidArgumentError("filename", rule, filename, where, action)
 
 
@@ -174,7 +174,7 @@ def check_local(field: str, path: str, where: object) -> None:
     """
     if is_url(path):
         action = "Pass a local folder, and copy the files there afterwards."
-        raise InvalidArgumentError(field, "a folder of this machine's file systems", path, where, action)
+        raise InvalidArgumentError(field, "a local folder", path, where, action)
 
 
 def usable_path(field: str, path: str | os.PathLike[str], where: object) -> str:

@@ -42,9 +42,11 @@ class GradientAccumulationScheduler(Callback):
         if not scheduling:
             raise InvalidArgumentError("scheduling", "not empty", scheduling, where, action)
         if min(scheduling) < 0:
-            raise InvalidArgumentError("scheduling", "one of epochs from 0 on", scheduling, where, action)
+            raise InvalidArgumentError("scheduling", "a dictionary with epochs from 0 on", scheduling, where, action)
         if min(scheduling.values()) < 1:
-            raise InvalidArgumentError("scheduling", "one of 1 batch or more", scheduling, where, action)
+            raise InvalidArgumentError(
+                "scheduling", "a dictionary with positive numbers of batches", scheduling, where, action
+            )
         self.scheduling: dict[int, int] = {0: 1} | dict(sorted(scheduling.items()))
         self.epochs = list(self.scheduling)
 

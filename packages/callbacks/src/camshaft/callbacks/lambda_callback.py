@@ -46,11 +46,11 @@ class LambdaCallback(Callback):
         for name in given.keys() & hooks.keys():
             raise TypeError(must_be(name, "given once", hooks[name], where, "Pass it only by name."))
         hooks = {**given, **hooks}
-        known = [spec.name for spec in CATALOGUE.received_by(Receiver.CALLBACK) if spec.is_current]
+        known = [spec.name for spec in CATALOGUE.received_by(Receiver.CALLBACK)]
         for name, function in hooks.items():
             if name not in known:
                 near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-                rule, action = "named as a hook that callbacks receive", f"The closest one is `{near}`."
+                rule, action = "a hook of callbacks", f"The closest one is `{near}`."
                 raise TypeError(must_be("hooks", rule, name, where, action))
             if function is None:
                 continue

@@ -27,7 +27,6 @@ def save_module(module: nn.Module, *, with_parameters: bool) -> Iterator[Restore
     Attributes are rebound to the same objects. Of these, tensors and containers get their contents back.
 
     Args:
-        module: The module.
         with_parameters: Whether to restore parameters and gradients too.
     """
     seen = {id(parameter) for parameter in module.parameters()}

@@ -54,7 +54,6 @@ def read_metric(trainer: TrainerProtocol, name: str, where: object) -> Tensor:
     """Return the latest value of a logged metric as a scalar on the CPU. Waits for the device.
 
     Args:
-        trainer: The trainer.
         name: The metric's name.
         where: The class that monitors it, for the error.
 

@@ -44,9 +44,7 @@ def scale_to(optimizer: Any, schedulers: Sequence[Any], rate: float) -> None:
     of a scheduler, such as `eta_min`, stay.
 
     Args:
-        optimizer: The optimizer.
         schedulers: Its schedulers; nested ones are scaled too.
-        rate: The rate.
     """
     bases = base_rates(optimizer)
     targets = rates_in_proportion(bases, rate)
@@ -90,7 +88,7 @@ def check_takes_groups(schedulers: Iterable[Any], where: str) -> None:
     for scheduler in _with_nested(schedulers):
         if isinstance(scheduler, _FIXED_SCHEDULERS):
             action = "Use another scheduler, or give the optimizer all its groups in `configure_optimizers`."
-            rule = "one that takes parameter groups later"
+            rule = "a scheduler to which parameter groups can be added"
             raise ValueError(must_be("scheduler", rule, type(scheduler).__name__, where, action))
 
 
@@ -102,7 +100,6 @@ def follow_groups(scheduler: Any, optimizer: Optimizer, group_idxs: Sequence[int
 
     Args:
         scheduler: The scheduler; nested ones are extended as well.
-        optimizer: The optimizer.
         group_idxs: Indexes of the groups, in order.
         where: The class to name in errors.
 

@@ -173,7 +173,7 @@ def _check_stage(stage: str) -> str:
 
 
 def _to_seconds(duration: Any) -> float:
-    rule = 'a text "DD:HH:MM:SS", a timedelta, a dictionary of its arguments, or None'
+    rule = 'a "DD:HH:MM:SS" string, a timedelta, a dictionary of its arguments, or None'
     action = 'Pass for instance "00:02:30:00" for two and a half hours.'
     try:
         if isinstance(duration, str):

@@ -12,7 +12,7 @@ from camshaft.compat.eras.report import advice_text, as_data, inspect_class, ins
 from camshaft.compat.names.table import ROOTS
 from camshaft.compat.script import main as run
 from camshaft.hooks_core import Receiver
-from camshaft.hooks_core.inspection import load_class
+from camshaft.hooks_core.eras.inspection import load_class
 
 _EXIT_FAULTS = 1
 _EXIT_USAGE = 2

@@ -21,8 +21,9 @@ from camshaft.compat.eras.processes import default_of
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.hyperparameters import HyperparametersMixin
 from camshaft.compat.private_parts import OwnFirst
-from camshaft.hooks_core import CATALOGUE, ModelHooks, Receiver
-from camshaft.hooks_core.eras import TODAY
+from camshaft.hooks_core import ModelHooks, Receiver
+from camshaft.hooks_core.eras.hooks import hooks_of_eras
+from camshaft.hooks_core.eras.releases import TODAY
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops.fit.resume import restore_module
 from camshaft.loops.metrics import ReduceFx, reduction_name
@@ -508,8 +509,8 @@ def _of_today(positional: list[Any], named: dict[str, Any]) -> dict[str, Any]:
 _OF_MODULES: Mapping[str, Callable[..., Any]] = {
     **{
         spec.name: do_nothing
-        for spec in CATALOGUE.received_by(Receiver.MODULE)
-        if spec.kind == "event" or spec.name.endswith("_end")
+        for spec in hooks_of_eras().values()
+        if Receiver.MODULE in spec.receivers and (spec.kind == "event" or spec.name.endswith("_end"))
     },
     **OF_DATA,
     "optimizer_step": takes_earlier_forms(ModelHooks.optimizer_step),

@@ -330,10 +330,12 @@ class EvaluationLoop(_OfEvaluation):
             of_trainer = trainer.test_loop if stage == "test" else trainer.validate_loop
             if trainer_fn == "fit":
                 of_trainer = trainer.fit_loop.validation
-            for name in ("trainer", "_data_source", "stage", "hook_prefix", "limit_argument", "required"):
+            for name in ("trainer", "_data_source", "stage", "hook_prefix", "required"):
                 vars(self)[name] = getattr(of_trainer, name)
             settings = {name: getattr(of_trainer, name) for name in ("limit_batches", "use_distributed_sampler")}
         super().__init__(inference_mode=inference_mode, **settings)
+        if trainer is not None:
+            self.limit_argument = of_trainer.limit_argument
 
     @staticmethod
     def _print_results(results: list[dict[str, Any]], stage: str) -> None:

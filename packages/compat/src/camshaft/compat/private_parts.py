@@ -61,7 +61,7 @@ class ConnectorView:
     @property
     def precision_plugin(self) -> Any:
         """The precision of the strategy."""
-        return self._trainer.precision_plugin
+        return getattr(self.strategy, "precision_plugin", None) or self.strategy.precision
 
     @property
     def is_distributed(self) -> bool:

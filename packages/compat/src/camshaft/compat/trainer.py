@@ -57,8 +57,8 @@ from camshaft.compat.private_parts import (
     SignalConnector,
     attach_loops,
 )
-from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden
-from camshaft.hooks_core.eras import EARLIER_ERAS
+from camshaft.hooks_core import Receiver, is_overridden
+from camshaft.hooks_core.eras.hooks import EARLIER_ERAS
 from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
@@ -95,6 +95,47 @@ _STRATEGIES: Mapping[str, str] = {
 
 _READ_ONLY: Mapping[str, str] = {"precision": "Use `Trainer(precision=...)`, which makes `trainer.strategy.precision`."}
 """Advice for attributes that were set in earlier releases."""
+
+
+def _call(
+    verb: str, trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], today: str, earlier: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """Return the arguments of a verb, where loaders may be passed under an earlier name.
+
+    Raises:
+        TypeError: If there is no such argument, or one is missing.
+        ValueError: If they were passed under both.
+    """
+    try:
+        call = inspect.signature(getattr(_Trainer, verb)).bind(trainer, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"Trainer.{verb}() {error}") from None
+    call.apply_defaults()
+    ((name, given),) = earlier.items()
+    if given is not None and call.arguments[today] is not None:
+        rule = "left out where the loader is passed under its name of today"
+        raise ValueError(must_be(name, rule, given, f"Trainer.{verb}", "Leave one of the two out."))
+    if given is not None:
+        call.arguments[today] = given
+    return call
+
+
+def _evaluation(verb: str, earlier: str) -> Any:
+    """Return a verb that evaluates, whose loaders may have an earlier name, and whose loop may print in its own way."""
+    evaluate = getattr(_Trainer, verb)
+
+    @wraps(evaluate)
+    def evaluated(self: Any, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
+        call = _call(verb, self, args, kwargs, "dataloaders", {earlier: kwargs.pop(earlier, None)})
+        loop = getattr(self, f"{verb}_loop")
+        prints_itself = call.arguments["verbose"] and getattr(loop, "prints_itself", False)
+        call.arguments["verbose"] = call.arguments["verbose"] and not prints_itself
+        results: list[dict[str, float]] = evaluate(*call.args, **call.kwargs)
+        if prints_itself and self.is_global_zero:
+            loop.print_logged(results)
+        return results
+
+    return evaluated
 
 
 class Trainer(ArgparseArguments, _Trainer):
@@ -151,7 +192,7 @@ class Trainer(ArgparseArguments, _Trainer):
         if needs_attaching(arguments) or any(plugin is not None for plugin in plugins.values()):
             load(_ATTACH)(arguments, **plugins)
         passed = [one for one in listed(arguments.get("callbacks")) if _hears_of_init(one)]
-        is_told = [self._is_earlier or not read_era(one, Receiver.CALLBACK, CATALOGUE).is_of_today for one in passed]
+        is_told = [self._is_earlier or not read_era(one, Receiver.CALLBACK).is_of_today for one in passed]
         self._untold = [*compress(passed, map(not_, is_told))]
         told = [*compress(passed, is_told)]
         if told:
@@ -196,6 +237,7 @@ class Trainer(ArgparseArguments, _Trainer):
     def connect(self, module: nn.Module) -> None:
         """Join the processes, as the module does it where it overrides `init_ddp_connection`. Collective."""
         if hasattr(self.strategy, "take_module"):
+            self.strategy.trainer = self
             self.strategy.take_module(module)
         delegate_early(module, self.strategy, self)
         super().connect(module)
@@ -256,85 +298,26 @@ class Trainer(ArgparseArguments, _Trainer):
 
     # verbs
 
-    def fit(
-        self,
-        model: Any,
-        train_dataloaders: Any = None,
-        val_dataloaders: Any = None,
-        datamodule: Any = None,
-        ckpt_path: _Path | None = None,
-        weights_only: bool | None = None,
-        *,
-        train_dataloader: Any = None,
-    ) -> None:
+    @wraps(_Trainer.fit)
+    def fit(self, *args: Any, train_dataloader: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
         """Train a module; see `camshaft.trainer.Trainer.fit`. Collective.
 
         Args:
-            model, train_dataloaders, val_dataloaders, datamodule, weights_only: As there.
-            ckpt_path: Likewise; None takes `resume_from_checkpoint`, if the trainer was made with it.
+            args, kwargs: As there; no `ckpt_path` takes `resume_from_checkpoint`, if the trainer was made with it.
             train_dataloader: A name that `train_dataloaders` had.
         """
-        loaders = _only_one("fit", train_dataloaders, "train_dataloader", train_dataloader)
-        path = _choose_ckpt_path(ckpt_path, self._earlier.ckpt_path)
+        call = _call("fit", self, args, kwargs, "train_dataloaders", {"train_dataloader": train_dataloader})
+        call.arguments["ckpt_path"] = _choose_ckpt_path(call.arguments["ckpt_path"], self._earlier.ckpt_path)
         limits = self.fit_loop.limits
         if self.max_epochs is None and limits.epoch_limit != math.inf and self.is_global_zero:
             warn_user(
                 f"`max_epochs` is not set: training ends after {limits.epoch_limit} epochs. Set it, or pass "
                 "max_epochs=-1 for no limit."
             )
-        super().fit(model, loaders, val_dataloaders, datamodule, path, weights_only)
+        super().fit(*call.args[1:], **call.kwargs)
 
-    def validate(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        ckpt_path: _Path | None = None,
-        verbose: bool = True,
-        datamodule: Any = None,
-        weights_only: bool | None = None,
-        *,
-        val_dataloaders: Any = None,
-    ) -> list[dict[str, float]]:
-        """Run validation once; see `camshaft.trainer.Trainer.validate`. Collective.
-
-        Args:
-            model, dataloaders, ckpt_path, verbose, datamodule, weights_only: As there.
-            val_dataloaders: A name that `dataloaders` had.
-        """
-        loaders = _only_one("validate", dataloaders, "val_dataloaders", val_dataloaders)
-        return self._printed(
-            self.validate_loop, super().validate, model, loaders, ckpt_path, verbose, datamodule, weights_only
-        )
-
-    def test(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        ckpt_path: _Path | None = None,
-        verbose: bool = True,
-        datamodule: Any = None,
-        weights_only: bool | None = None,
-        *,
-        test_dataloaders: Any = None,
-    ) -> list[dict[str, float]]:
-        """Run the test once; see `camshaft.trainer.Trainer.test`. Collective.
-
-        Args:
-            model, dataloaders, ckpt_path, verbose, datamodule, weights_only: As there.
-            test_dataloaders: A name that `dataloaders` had.
-        """
-        loaders = _only_one("test", dataloaders, "test_dataloaders", test_dataloaders)
-        return self._printed(self.test_loop, super().test, model, loaders, ckpt_path, verbose, datamodule, weights_only)
-
-    def _printed(
-        self, loop: Any, verb: Callable[..., Any], model: Any, loaders: Any, path: Any, verbose: bool, *rest: Any
-    ) -> list[dict[str, float]]:
-        """Return the results of a verb, which the loop prints if it prints them in its own way."""
-        prints_itself = getattr(loop, "prints_itself", False)
-        results: list[dict[str, float]] = verb(model, loaders, path, verbose and not prints_itself, *rest)
-        if prints_itself and verbose and self.is_global_zero:
-            loop.print_logged(results)
-        return results
+    validate: Any = _evaluation("validate", "val_dataloaders")
+    test: Any = _evaluation("test", "test_dataloaders")
 
     def tune(
         self,
@@ -373,8 +356,9 @@ class Trainer(ArgparseArguments, _Trainer):
             rule = "made with `auto_lr_find` or `auto_scale_batch_size`"
             action = "Pass one of them, or add a finder to the callbacks of a fit."
             raise RuntimeError(must_be("trainer", rule, None, "Trainer.tune", action))
-        train_dataloaders = _only_one("fit", train_dataloaders, "train_dataloader", train_dataloader)
-        loaders = {"train": train_dataloaders, "validate": val_dataloaders}
+        data, earlier = (model, train_dataloaders, val_dataloaders, datamodule), {"train_dataloader": train_dataloader}
+        call = _call("fit", self, data, {}, "train_dataloaders", earlier)
+        loaders = {"train": call.arguments["train_dataloaders"], "validate": val_dataloaders}
         self.tuning = True
         try:
             finders = [finder for finder in (size, rate) if finder is not None]
@@ -693,18 +677,6 @@ def _tell(callbacks: Iterable[Any], hook: str, trainer: Any) -> None:
     for callback in callbacks:
         if is_overridden(callback, hook):
             getattr(callback, hook)(trainer)
-
-
-def _only_one(verb: str, loaders: Any, name: str, given: Any) -> Any:
-    """Return the loaders, be they passed under today's name or an earlier one.
-
-    Raises:
-        ValueError: If they were passed under both.
-    """
-    if loaders is not None and given is not None:
-        rule = "left out where the loader is passed under its name of today"
-        raise ValueError(must_be(name, rule, given, f"Trainer.{verb}", "Leave one of the two out."))
-    return loaders if given is None else given
 
 
 def _choose_ckpt_path(given: _Path | None, resume_from_checkpoint: _Path | None) -> _Path | None:

@@ -9,10 +9,9 @@ from camshaft.forensics.ledger.ledger_file import LedgerError
 from camshaft.forensics.ledger.run_ledger import RunLedger
 from camshaft.forensics.repeated_step import CorruptionError, RepeatedStep
 from camshaft.forensics.replay.capture import replay_capture
-from camshaft.forensics.replay.replayed_step import ReplayedStep
+from camshaft.forensics.replay.step import ReplayedStep, replay
 from camshaft.forensics.replay.step_capture import CaptureError, StepCapture
 from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
-from camshaft.forensics.replay.to_step import replay
 
 __all__ = [
     "CaptureError",

@@ -16,11 +16,9 @@ from torch import nn
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.forensics.ledger.ledger_check import LedgerCheck
-from camshaft.forensics.replay.replayed_fit import Replay, ledger_check, step_of
-from camshaft.hooks_core import Callback
+from camshaft.forensics.replay.fit import Observer, Replay, ledger_check, step_of
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.remote_files import is_url
-from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import SaveRequest
 from camshaft.loops.fit.trial import undone
 from camshaft.loops.lifecycle import EndOfVerb
@@ -85,26 +83,15 @@ def bisect(
         return _Bisection(trainer, call, when, ledger, folder).run(good, bad)
 
 
-@attrs.define
-class _State:
-    """A state of the run that a replay can begin with."""
-
-    step: int
-    path: str | os.PathLike[str]
-
-
+@attrs.frozen
 class _Bisection:
     """One search."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        call: VerbCall,
-        when: Predicate,
-        ledger: str | os.PathLike[str] | None,
-        folder: str,
-    ) -> None:
-        self._trainer, self._call, self._when, self._ledger, self._folder = trainer, call, when, ledger, folder
+    _trainer: Trainer
+    _call: VerbCall
+    _when: Predicate
+    _ledger: str | os.PathLike[str] | None
+    _folder: str
 
     def run(self, good: str | os.PathLike[str], bad: str | os.PathLike[str]) -> int:
         """Return the first step after `good` at which the predicate holds."""
@@ -117,28 +104,28 @@ class _Bisection:
                 rule = f"a checkpoint at which the predicate is {expected}"
                 action = "Pass one before the change as `good` and one after it as `bad`."
                 raise InvalidArgumentError(name, rule, f"{look.holds} at step {look.step:,}", _WHERE, action)
-        return self._search(_State(first.step, good), last.step)
+        return self._search(first.step, good, last.step)
 
-    def _search(self, low: _State, high: int) -> int:
-        """Return the first step after `low` where the predicate is true, as it is at `high`."""
+    def _search(self, low: int, low_path: str | os.PathLike[str], high: int) -> int:
+        """Return the first step after `low`, whose state is at a path, where the predicate is true, as at `high`."""
         ceiling, is_confirmed = high, False  # no state between `ceiling` and `high` can be saved
-        while ceiling - low.step > 1:
-            middle = (low.step + ceiling) // 2
+        while ceiling - low > 1:
+            middle = (low + ceiling) // 2
             path = os.path.join(self._folder, f"{middle}.ckpt")
             look = _LookAt(self._when, middle, path)
-            self._replay(low.path, high, look, saved_path=path)
+            self._replay(low_path, high, look, saved_path=path)
             if look.holds:
                 high, ceiling, is_confirmed = min(high, look.step), middle, True
             elif look.step >= high:
                 raise self._not_repeated(high)
             else:
-                self._remove(low.path)
-                low = _State(look.step, path)
-                ceiling = max(ceiling, low.step)
-        if high - low.step == 1 and is_confirmed:
+                self._remove(low_path)
+                low, low_path = look.step, path
+                ceiling = max(ceiling, low)
+        if high - low == 1 and is_confirmed:
             return high
-        scan = _Scan(self._when, low.step)
-        self._replay(low.path, high, scan)
+        scan = _Scan(self._when, low)
+        self._replay(low_path, high, scan)
         if scan.found is None:
             raise self._not_repeated(high)
         return scan.found
@@ -171,7 +158,7 @@ class _Bisection:
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
-class _Look(Callback):
+class _Look(Observer):
     """Evaluates a predicate in a replay.
 
     Attributes:
@@ -247,36 +234,23 @@ class _Scan(_Look):
         super().__init__(when)
         self.found: int | None = None
         self._seen = step
-        self._trainer: Any = None
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Note the trainer."""
-        self._trainer = trainer
-
-    def wrap_call(
-        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return the function; of `training_step` one that looks before."""
-        if hook != "training_step":
-            return function
-
-        def looked_at(*arguments: Any, **keywords: Any) -> Any:
-            self._see()
-            return function(*arguments, **keywords)
-
-        return looked_at
+    def call_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Look before the next step."""
+        self._see()
+        return function(*arguments, **keywords)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Look after the last update of a batch."""
         self._see()
 
     def _see(self) -> None:
-        step = self._trainer.global_step
+        step = self.trainer.global_step
         if step > self._seen:
             self._seen = step
-            if self.look(self._trainer):
+            if self.look(self.trainer):
                 self.found = step
-                self.end(self._trainer)
+                self.end(self.trainer)
 
 
 @contextmanager

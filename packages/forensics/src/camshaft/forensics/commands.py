@@ -8,7 +8,8 @@ import sys
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
+from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
@@ -155,15 +156,12 @@ def _replay_parser() -> argparse.ArgumentParser:
 
 def _imported(parser: argparse.ArgumentParser, name: str) -> Any:
     """Return what MODULE:NAME names; also as MODULE.NAME."""
-    module_name, _, own_name = name.partition(":") if ":" in name else name.rpartition(".")
-    if not module_name or not own_name:
-        parser.error(f"argument --module: must be MODULE:NAME, but got {name!r}")
     try:
-        found: Any = import_module(module_name)
-        for part in own_name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+        found = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
         parser.error(f"argument --module: {error}")
+    if isinstance(found, ModuleType):
+        parser.error(f"argument --module: must be MODULE:NAME, but got {name!r}")
     return found
 
 
@@ -193,8 +191,8 @@ def _of_run(command: str, words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         return _refuse(error)
     from camshaft.forensics.bisect import bisect as bisect_run
-    from camshaft.forensics.replay.replayed_fit import nearest_checkpoint
-    from camshaft.forensics.replay.to_step import replay as replay_step
+    from camshaft.forensics.replay.fit import nearest_checkpoint
+    from camshaft.forensics.replay.step import replay as replay_step
 
     class ReplayLine(CommandLine):
         """A command line with the subcommands `replay` and `bisect`."""

@@ -7,44 +7,31 @@ from camshaft.hooks_core.on_demand import on_demand
 if TYPE_CHECKING:
     from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, StrategyHooks
     from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-    from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning, find_faults
+    from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning
     from camshaft.hooks_core.dispatch.hooks import Hooks
     from camshaft.hooks_core.dispatch.implementation import is_overridden, not_a_hook
     from camshaft.hooks_core.dispatch.resolve import no_op, resolve
-    from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, hook
+    from camshaft.hooks_core.eras.faults import find_faults
+    from camshaft.hooks_core.spec import HookSpec, Receiver, hook
     from camshaft.hooks_core.strategy_defaults import StrategyDefaults
 
+_EXPORTS = {
+    "bases": ("Callback", "CheckpointHooks", "DataHooks", "ModelHooks", "StrategyHooks"),
+    "catalogue": ("CATALOGUE", "Catalogue"),
+    "dispatch.faults": ("Fault", "HookFaultError", "HookFaultWarning"),
+    "dispatch.hooks": ("Hooks",),
+    "dispatch.implementation": ("is_overridden", "not_a_hook"),
+    "dispatch.resolve": ("no_op", "resolve"),
+    "eras.faults": ("find_faults",),
+    "spec": ("HookSpec", "Receiver", "hook"),
+    "strategy_defaults": ("StrategyDefaults",),
+}
+
 if not TYPE_CHECKING:  # a program imports what it uses; type checkers see the names above, and no others
-    __getattr__ = on_demand(
-        __name__,
-        {
-            "CATALOGUE": "catalogue",
-            "Callback": "bases",
-            "Catalogue": "catalogue",
-            "CheckpointHooks": "bases",
-            "DataHooks": "bases",
-            "ERAS": "spec",
-            "Fault": "dispatch.faults",
-            "HookFaultError": "dispatch.faults",
-            "HookFaultWarning": "dispatch.faults",
-            "HookSpec": "spec",
-            "Hooks": "dispatch.hooks",
-            "ModelHooks": "bases",
-            "Receiver": "spec",
-            "StrategyDefaults": "strategy_defaults",
-            "StrategyHooks": "bases",
-            "find_faults": "dispatch.faults",
-            "hook": "spec",
-            "is_overridden": "dispatch.implementation",
-            "not_a_hook": "dispatch.implementation",
-            "no_op": "dispatch.resolve",
-            "resolve": "dispatch.resolve",
-        },
-    )
+    __getattr__ = on_demand(__name__, {name: module for module, names in _EXPORTS.items() for name in names})
 
 __all__ = [
     "CATALOGUE",
-    "ERAS",
     "Callback",
     "Catalogue",
     "CheckpointHooks",

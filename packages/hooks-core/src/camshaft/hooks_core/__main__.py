@@ -7,10 +7,11 @@ import json
 import sys
 from collections.abc import Sequence
 
-from camshaft.hooks_core.catalogue import CATALOGUE
-from camshaft.hooks_core.grammar import Variation, life_cycle, mermaid, tree, without
-from camshaft.hooks_core.inspection import as_data, inspect_class, inspection_text, load_class
-from camshaft.hooks_core.spec import ERAS, VERBS, ZERO_GRADS, Receiver
+from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of, hooks_of_eras
+from camshaft.hooks_core.eras.inspection import as_data, inspect_class, inspection_text, load_class
+from camshaft.hooks_core.eras.orders import life_cycle
+from camshaft.hooks_core.grammar import Variation, mermaid, tree, without
+from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, Receiver
 
 _EXIT_FAULTS = 1
 _EXIT_USAGE = 2
@@ -94,7 +95,8 @@ def _list(parsed: argparse.Namespace) -> int:
             "stage": spec.stage,
             "eras": list(spec.eras),
         }
-        for spec in CATALOGUE.in_era(era)
+        for spec in hooks_of_eras().values()
+        if era is None or era in spec.eras
     ]
     if parsed.json:
         print(json.dumps(hooks, indent=2))
@@ -112,11 +114,11 @@ def _show(parsed: argparse.Namespace) -> int:
     node = life_cycle(parsed.verb, parsed.era, optimization=parsed.optimization, zero_grad=parsed.zero_grad)
     title = f"{parsed.verb} in era {parsed.era}" if parsed.era else parsed.verb
     left_out = frozenset() if parsed.all else frozenset(Variation) - set(parsed.variations)
-    shown = without(node, left_out)
+    shown, catalogue = without(node, left_out), catalogue_of(parsed.era)
     if parsed.format == "mermaid":
-        print(mermaid(title, shown, era=parsed.era))
+        print(mermaid(title, shown, catalogue=catalogue))
         return 0
-    print(tree(title, shown, era=parsed.era, compact=not parsed.all))
+    print(tree(title, shown, catalogue=catalogue, compact=not parsed.all))
     if node != shown:
         others = [variation for variation in Variation if variation in left_out - {Variation.RARE}]
         adds = f"`--with {' '.join(others)}` adds these, " if parsed.verb == "fit" and others else ""

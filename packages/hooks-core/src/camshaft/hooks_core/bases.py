@@ -10,26 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import ERAS, Receiver, hook
+from camshaft.hooks_core.spec import Receiver, hook
 from camshaft.hooks_core.transfer import move_to_device, split_along_time
 
 _CALLBACK, _DATA, _MODULE, _STRATEGY = Receiver.CALLBACK, Receiver.DATA, Receiver.MODULE, Receiver.STRATEGY
 
-_SINCE_0_7, _SINCE_0_8 = ERAS[1:], ERAS[2:]
-
-_BATCH = ("batch", "batch_idx", "dataloader_idx")
-_UPDATE = ("epoch", "batch_idx", "optimizer", "optimizer_idx")
-_LOSS = ("loss", "optimizer", "optimizer_idx")
-_SPECIAL_CASES = ("on_tpu", "using_native_amp", "using_lbfgs")
-_FIRST_OPTIMIZER = {"optimizer_idx": 0}
-_STEP = ("batch", "batch_idx", "optimizer_idx", "hiddens")
-_EVALUATION_STEP = {"0.5": ("batch", "batch_nb", "dataloader_i")}
 _TO_END_HOOK = "anything; handed to the batch's end hook"
-_OPTIMIZER_INDEX = (
-    *("optimizer_idx", "optimizer_i", "optimizer_index", "optimizer_id", "optimizer_ix", "optimizer_nb"),
-    *("optimiser_idx", "optimiser_i", "optim_idx", "optim_i", "optim_index", "optim_id"),
-    *("opt_idx", "opt_i", "opt_index", "opt_id", "opt_ix"),
-)
 _LOADERS = "a loader or a list of loaders"
 
 
@@ -56,7 +42,6 @@ class ModuleSteps:
         kind="provide",
         stage="setup",
         returns="an optimizer, a list of them, two lists (optimizers, schedulers), a dictionary, or None",
-        eras=ERAS,
     )
     def configure_optimizers(self) -> Any:
         """After the module is on its device: choose optimizers and learning-rate schedulers."""
@@ -66,18 +51,15 @@ class ModuleSteps:
         kind="step",
         stage="train",
         returns="the loss, a dictionary with `loss`, or None to skip the update; anything under manual optimization",
-        eras=ERAS,
-        signatures={"0.5": ("batch", "batch_nb", "optimizer_i", "hiddens"), "0.7": _STEP, "0.8": _STEP, "1.x": _STEP},
-        aliases={"optimizer_idx": _OPTIMIZER_INDEX, "hiddens": ("hiddens", "hidden", "hidden_state", "hidden_states")},
     )
     def training_step(self, batch: Any, batch_idx: int, *, optimizer_idx: int = 0, hiddens: Any = None) -> Any:
         """Compute the loss of a batch."""
 
-    @hook(_MODULE, kind="step", stage="validate", returns=_TO_END_HOOK, eras=ERAS, signatures=_EVALUATION_STEP)
+    @hook(_MODULE, kind="step", stage="validate", returns=_TO_END_HOOK)
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Compute what validation needs of a batch."""
 
-    @hook(_MODULE, kind="step", stage="test", returns=_TO_END_HOOK, eras=ERAS, signatures=_EVALUATION_STEP)
+    @hook(_MODULE, kind="step", stage="test", returns=_TO_END_HOOK)
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Compute what test needs of a batch."""
 
@@ -100,15 +82,15 @@ class ModelHooks:
         idempotent.
         """
 
-    @hook(_MODULE, stage="setup", eras=("2.x",))
+    @hook(_MODULE, stage="setup")
     def configure_model(self) -> None:
         """After `configure_sharded_model`, in the strategy's context. Called in every stage, so idempotent."""
 
-    @hook(_CALLBACK, _MODULE, _STRATEGY, eras=_SINCE_0_8)
+    @hook(_CALLBACK, _MODULE, _STRATEGY)
     def on_fit_start(self) -> None:
         """At the very beginning of fit, on every process, after the module is on its device."""
 
-    @hook(_CALLBACK, _MODULE, _STRATEGY, eras=_SINCE_0_8)
+    @hook(_CALLBACK, _MODULE, _STRATEGY)
     def on_sanity_check_start(self) -> None:
         """Before the sanity check: a few validation batches ahead of training."""
 
@@ -120,18 +102,11 @@ class ModelHooks:
     def on_exception(self, exception: BaseException) -> None:
         """When anything raises during a verb, before `teardown`."""
 
-    @hook(_CALLBACK, _MODULE, _STRATEGY, eras=_SINCE_0_8)
+    @hook(_CALLBACK, _MODULE, _STRATEGY)
     def on_fit_end(self) -> None:
         """At the very end of fit, on every process."""
 
-    @hook(
-        _CALLBACK,
-        _MODULE,
-        when="Before the gradients are zeroed: after `training_step` by default, after the update up to 0.8, before "
-        "`training_step` in 2.x's document.",
-        stage="train",
-        eras=ERAS,
-    )
+    @hook(_CALLBACK, _MODULE, stage="train")
     def on_before_zero_grad(self, optimizer: Any) -> None:
         """Before the gradients are zeroed; by default that is after `training_step`."""
 
@@ -139,17 +114,17 @@ class ModelHooks:
     def on_before_backward(self, loss: Any) -> None:
         """Before the loss is differentiated."""
 
-    @hook(_CALLBACK, _MODULE, stage="train", eras=ERAS)
+    @hook(_CALLBACK, _MODULE, stage="train")
     def on_after_backward(self) -> None:
         """After the loss is differentiated; with a gradient scaler, gradients are still scaled."""
 
-    @hook(_CALLBACK, _MODULE, stage="train", signatures={"1.x": ("optimizer", "optimizer_idx")}, fixed=_FIRST_OPTIMIZER)
+    @hook(_CALLBACK, _MODULE, stage="train")
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Before an optimizer updates: once per accumulation window, gradients unscaled and not yet clipped."""
 
-    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train", eras=_SINCE_0_8)
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train")
     def on_train_start(self) -> None:
-        """When training begins: after the sanity check, before it in 0.8."""
+        """When training begins: after the sanity check."""
 
     @hook(_CALLBACK, _MODULE, stage="train")
     def on_train_epoch_start(self) -> None:
@@ -161,9 +136,6 @@ class ModelHooks:
         _STRATEGY,
         stage="train",
         returns="-1 skips the rest of the epoch; its end hooks and epoch schedulers still run",
-        eras=_SINCE_0_8,
-        signatures={"0.8": _BATCH, "1.x": _BATCH},
-        fixed={"dataloader_idx": 0},
     )
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         """Before anything happens for a training batch.
@@ -172,22 +144,15 @@ class ModelHooks:
             -1 to skip the rest of the epoch; its end hooks and epoch schedulers still run.
         """
 
-    @hook(
-        _CALLBACK,
-        _MODULE,
-        stage="train",
-        eras=_SINCE_0_8,
-        signatures={"0.8": _BATCH, "1.x": ("outputs", *_BATCH)},
-        fixed={"dataloader_idx": 0},
-    )
+    @hook(_CALLBACK, _MODULE, stage="train")
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """After a training batch and its update."""
 
-    @hook(_CALLBACK, _MODULE, stage="train", signatures={"1.x": ("outputs",)}, fixed={"outputs": None})
+    @hook(_CALLBACK, _MODULE, stage="train")
     def on_train_epoch_end(self) -> None:
         """When a training epoch ends: callbacks that do not monitor, the module, callbacks that monitor."""
 
-    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train", eras=_SINCE_0_8)
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train")
     def on_train_end(self) -> None:
         """When training ends, before loggers are closed."""
 
@@ -255,7 +220,7 @@ class ModelHooks:
     def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """After a predict batch."""
 
-    @hook(_CALLBACK, _MODULE, stage="predict", signatures={"1.x": ("outputs",)}, fixed={"outputs": None})
+    @hook(_CALLBACK, _MODULE, stage="predict")
     def on_predict_epoch_end(self) -> None:
         """When a predict epoch ends."""
 
@@ -265,22 +230,7 @@ class ModelHooks:
 
     # what the loop does by default, for `super()` in an override
 
-    @hook(
-        _MODULE,
-        when="To update the weights. Since 2.0 its closure runs forward, zeroing, backward; before, it follows "
-        "backward.",
-        kind="override",
-        stage="train",
-        eras=ERAS,
-        signatures={
-            "0.5": ("current_epoch", "batch_nb", "optimizer", "optimizer_i", "second_order_closure"),
-            "0.7": (*_UPDATE, "second_order_closure"),
-            "0.8": (*_UPDATE, "second_order_closure"),
-            "1.x": (*_UPDATE, "optimizer_closure", *_SPECIAL_CASES),
-        },
-        optionals={"0.8": _SPECIAL_CASES},
-        fixed={**_FIRST_OPTIMIZER, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False},
-    )
+    @hook(_MODULE, kind="override", stage="train")
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
     ) -> None:
@@ -297,9 +247,7 @@ class ModelHooks:
         """
         optimizer.step(closure=optimizer_closure)
 
-    @hook(
-        _MODULE, kind="override", stage="train", returns="a sequence of splits", eras=("0.7", "0.8", "1.x"), kept=True
-    )
+    @hook(_MODULE, kind="override", stage="train", returns="a sequence of splits")
     def tbptt_split_batch(self, batch: Any, split_size: int) -> Sequence[Any]:
         """Split a batch along time for truncated backpropagation: tensors along their dimension 1.
 
@@ -321,38 +269,17 @@ class ModelHooks:
         """
         return split_along_time(batch, split_size, f"{type(self).__name__}.tbptt_split_batch")
 
-    @hook(
-        _MODULE,
-        kind="override",
-        stage="train",
-        eras=_SINCE_0_8,
-        signatures=dict.fromkeys(("0.8", "1.x"), _UPDATE),
-        fixed=_FIRST_OPTIMIZER,
-    )
+    @hook(_MODULE, kind="override", stage="train")
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
         """Zero the gradients: `optimizer.zero_grad()`."""
         optimizer.zero_grad()
 
-    @hook(
-        _MODULE,
-        kind="override",
-        stage="train",
-        eras=_SINCE_0_7,
-        signatures={"0.7": ("trainer", *_LOSS), "0.8": ("trainer", *_LOSS), "1.x": _LOSS},
-        optionals={"0.7": ("use_amp",)},
-        fixed={"optimizer": None, "optimizer_idx": 0, "use_amp": False},
-    )
+    @hook(_MODULE, kind="override", stage="train")
     def backward(self, loss: Any) -> None:
         """Differentiate the loss: `loss.backward()`. The loss is already scaled for accumulation."""
         loss.backward()
 
-    @hook(
-        _MODULE,
-        kind="override",
-        stage="train",
-        signatures={"1.x": ("optimizer", "optimizer_idx", "gradient_clip_val", "gradient_clip_algorithm")},
-        fixed=_FIRST_OPTIMIZER,
-    )
+    @hook(_MODULE, kind="override", stage="train")
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
@@ -395,13 +322,7 @@ class ModelHooks:
             rule = "'norm' or 'value'"
             raise ValueError(must_be("gradient_clip_algorithm", rule, gradient_clip_algorithm, where, action))
 
-    @hook(
-        _MODULE,
-        kind="override",
-        stage="train",
-        signatures={"1.x": ("scheduler", "optimizer_idx", "metric")},
-        fixed=_FIRST_OPTIMIZER,
-    )
+    @hook(_MODULE, kind="override", stage="train")
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step a learning-rate scheduler: with the monitored value if it has one, else without.
 
@@ -441,12 +362,12 @@ class ModelHooks:
         """Put the module into evaluation mode before predict."""
         self.eval()  # type: ignore[attr-defined]
 
-    @hook(_MODULE, kind="override", stage="predict", eras=("2.0", "2.x"))
+    @hook(_MODULE, kind="override", stage="predict")
     def on_predict_model_train(self) -> None:
         """Put the module back into training mode after predict."""
         self.train()  # type: ignore[attr-defined]
 
-    @hook(_MODULE, kind="override", stage="validate", eras=("2.x",))
+    @hook(_MODULE, kind="override", stage="validate")
     def on_validation_model_zero_grad(self) -> None:
         """Free the gradients before validation inside training."""
         self.zero_grad()  # type: ignore[attr-defined]
@@ -457,27 +378,27 @@ class DataHooks:
 
     __hook_base__: ClassVar[bool] = True
 
-    @hook(_DATA, _MODULE, stage="setup", eras=_SINCE_0_8)
+    @hook(_DATA, _MODULE, stage="setup")
     def prepare_data(self) -> None:
         """Before anything else, on one process only: download or preprocess to disk; assign no state."""
 
-    @hook(_CALLBACK, _DATA, _MODULE, stage="setup", eras=_SINCE_0_8)
+    @hook(_CALLBACK, _DATA, _MODULE, stage="setup")
     def setup(self, stage: str) -> None:
         """At the beginning of every verb, on every process."""
 
-    @hook(_CALLBACK, _DATA, _MODULE, stage="setup", eras=_SINCE_0_8, isolated=True)
+    @hook(_CALLBACK, _DATA, _MODULE, stage="setup", isolated=True)
     def teardown(self, stage: str) -> None:
         """At the end of every verb, also after an exception, once."""
 
-    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS, eras=ERAS)
+    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS)
     def train_dataloader(self) -> Any:
         """When training data is first needed."""
 
-    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS, eras=ERAS)
+    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS)
     def val_dataloader(self) -> Any:
         """When validation data is first needed."""
 
-    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS, eras=ERAS)
+    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS)
     def test_dataloader(self) -> Any:
         """When test data is first needed."""
 
@@ -496,15 +417,7 @@ class DataHooks:
         """
         return batch
 
-    @hook(
-        _DATA,
-        _MODULE,
-        kind="transform",
-        stage="data",
-        returns="the batch on the device",
-        eras=_SINCE_0_8,
-        signatures={"0.8": ("batch", "device")},
-    )
+    @hook(_DATA, _MODULE, kind="transform", stage="data", returns="the batch on the device")
     def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
         """Move a batch to its device.
 
@@ -616,7 +529,7 @@ class Callback:
         """Before an optimizer updates: once per accumulation window, gradients unscaled and not yet clipped."""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """When training begins: after the sanity check, before it in 0.8."""
+        """When training begins: after the sanity check."""
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """When a training epoch begins."""
@@ -791,7 +704,7 @@ class StrategyHooks:
         """At the very end of fit, on every process."""
 
     def on_train_start(self) -> None:
-        """When training begins: after the sanity check, before it in 0.8."""
+        """When training begins: after the sanity check."""
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         """Before anything happens for a training batch."""

@@ -1,4 +1,4 @@
-"""The catalogue: every hook of every era, collected from the base classes that state those of today.
+"""The catalogue: every hook, collected from the base classes that state it.
 
 Dispatch, documentation and checks are derived from it.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps
-from camshaft.hooks_core.earlier_hooks import EarlierHooks
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import ERAS, STAGES, HookSpec, Receiver, spec_of
+from camshaft.hooks_core.spec import STAGES, HookSpec, Receiver, spec_of
 
 
 class Catalogue(Mapping[str, HookSpec]):
@@ -18,12 +17,19 @@ class Catalogue(Mapping[str, HookSpec]):
 
     Args:
         specs: The hooks to begin with.
+        protocol: Name of the protocol that these are; None for camshaft's own.
+
+    Attributes:
+        registered: Names of the hooks that were added since.
     """
 
-    def __init__(self, specs: Iterable[HookSpec] = ()) -> None:
+    def __init__(self, specs: Iterable[HookSpec] = (), protocol: str | None = None) -> None:
         self._specs: dict[str, HookSpec] = {}
+        self.protocol = protocol
+        self.registered: set[str] = set()
         for spec in specs:
             self.register(spec)
+        self.registered.clear()
 
     def register(self, spec: HookSpec) -> HookSpec:
         """Add a hook, so that receivers may implement it and runs that are resolved afterwards can emit it.
@@ -43,16 +49,9 @@ class Catalogue(Mapping[str, HookSpec]):
                 rule = "a hook whose names are Python identifiers"
                 raise ValueError(must_be("spec", rule, name, "Catalogue.register", "Rename it."))
         self._specs[spec.name] = spec
+        if known is None:
+            self.registered.add(spec.name)
         return spec
-
-    def in_era(self, era: str | None) -> list[HookSpec]:
-        """Return the hooks that an era knows; None gives all.
-
-        Raises:
-            ValueError: If `era` is none of `ERAS`.
-        """
-        check_era(era)
-        return [spec for spec in self._specs.values() if era is None or era in spec.eras]
 
     def received_by(self, receiver: Receiver) -> list[HookSpec]:
         """Return the hooks that a kind of receiver may implement."""
@@ -60,7 +59,9 @@ class Catalogue(Mapping[str, HookSpec]):
 
     def copy(self) -> Catalogue:
         """Return another catalogue with the same hooks, to extend without changing this one."""
-        return Catalogue(self._specs.values())
+        copied = Catalogue(self._specs.values(), self.protocol)
+        copied.registered |= self.registered
+        return copied
 
     def __getitem__(self, name: str) -> HookSpec:
         return self._specs[name]
@@ -72,21 +73,12 @@ class Catalogue(Mapping[str, HookSpec]):
         return len(self._specs)
 
 
-def check_era(era: str | None) -> None:
-    """Raise `ValueError` unless `era` is None or one of `ERAS`."""
-    if era is not None and era not in ERAS:
-        raise ValueError(must_be("era", f"one of {', '.join(ERAS)}", era, "the hook catalogue", "Pass one of these."))
+_STATED = [
+    spec
+    for base in (DataHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback)
+    for method in vars(base).values()
+    if (spec := spec_of(method)) is not None
+]
 
-
-def _stated_by(*bases: type) -> list[HookSpec]:
-    return [spec for base in bases for method in vars(base).values() if (spec := spec_of(method)) is not None]
-
-
-_OF_TODAY = _stated_by(DataHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback)
-_OF_TODAY.sort(key=lambda spec: STAGES.index(spec.stage))
-
-CATALOGUE = Catalogue((*_OF_TODAY, *_stated_by(EarlierHooks)))
-"""Every hook of the five specification documents, those of 1.x, and those that today's users rely on beside them."""
-
-BUILT_IN = frozenset(CATALOGUE)
-"""The names of these hooks, without those that third parties register."""
+CATALOGUE = Catalogue(sorted(_STATED, key=lambda spec: STAGES.index(spec.stage)))
+"""Every hook of camshaft, and those that third parties registered."""

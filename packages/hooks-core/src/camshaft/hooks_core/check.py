@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Literal, NoReturn
 
 import attrs
 
-from camshaft.hooks_core.catalogue import BUILT_IN, CATALOGUE, Catalogue
-from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle, life_cycle_of_version
-from camshaft.hooks_core.grammar.nodes import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle
+from camshaft.hooks_core.grammar.nodes import (
+    Call,
+    Condition,
+    Either,
+    If,
+    Maybe,
+    Node,
+    Repeat,
+    Seq,
+    Set,
+    Within,
+    hooks_in,
+)
 from camshaft.hooks_core.grammar.present import Optimization
-from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, ZeroGrad
+from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.trace import Event, Participant, Trace
 
 _FREE_KINDS = ("provide", "state")
-_REPORTS_OF_EXCEPTIONS = ("on_keyboard_interrupt", "on_exception")
 _NUM_SHOWN_BEFORE = 3
 
 
@@ -51,7 +63,7 @@ def check(
     trace: Trace,
     verb: str,
     *,
-    era: str | None = None,
+    cycle: Node | None = None,
     catalogue: Catalogue = CATALOGUE,
     optimization: Optimization | None = None,
     zero_grad: ZeroGrad | None = None,
@@ -66,32 +78,38 @@ def check(
     Args:
         trace: The run, with its participants.
         verb: "fit", "validate", "test" or "predict".
-        era: The era whose order is meant; None for that whose hooks the trace recorded: without any, camshaft's own
-            order, or that in which it runs receivers of earlier eras if there are some.
+        cycle: The order that is meant. The default is camshaft's own, with the hooks of receivers that were written
+            for another protocol, or that of the protocol whose hooks the trace recorded.
         catalogue: The hooks that there are.
         optimization: Kind of optimization, as `life_cycle` takes it. The default reads it from the trace: "manual" if
             the module's `automatic_optimization` was false when it was recorded; "none" if `configure_optimizers`
             returned None.
-        zero_grad: Where the loop zeroes gradients, as `life_cycle` takes it; None for the era's own place.
+        zero_grad: Where the loop zeroes gradients, as `life_cycle` takes it; None for the protocol's own place.
 
     Raises:
         ConformanceError: At the first departure.
-        ValueError: If there is no such era, it has no such verb, or `zero_grad` fits neither it nor the optimization.
+        ValueError: If there is no such verb, or `zero_grad` fits neither the protocol nor the optimization.
     """
     optimization = optimization or _optimization(trace)
-    era = era or trace.era
-    versions = [one.version for one in trace.participants if one.version]
-    if era is not None or not versions:
-        cycle = life_cycle(verb, era, optimization=optimization, zero_grad=zero_grad)
-    else:  # camshaft's order for a module of an earlier release, or for one of today beside such receivers
-        of_module = [one.version for one in trace.participants if one.version and one.kind is Receiver.MODULE]
-        version, moments = (of_module or [ERAS[-1]])[0], (of_module or versions)[0]
-        cycle = life_cycle_of_version(verb, version, moments=moments, optimization=optimization, zero_grad=zero_grad)
-    receivers = _receivers(trace.participants, era, catalogue)
-    shown = f"show {verb}" + (f" --era {era}" if era else "") + (f" --zero-grad {zero_grad}" if zero_grad else "")
+    tail = after_an_exception
+    if cycle is None and (trace.protocol or any(one.version for one in trace.participants)):
+        from camshaft.hooks_core.eras.orders import cycle_of_trace  # no trace of today needs it
+
+        cycle, add, catalogue = cycle_of_trace(trace, verb, optimization, zero_grad, catalogue)
+        tail = partial(_changed_tail, add)
+    elif cycle is None:
+        cycle = life_cycle(verb, optimization=optimization, zero_grad=zero_grad)
+    shown = f"show {verb}" + (f" --era {catalogue.protocol}" if catalogue.protocol else "")
+    shown += f" --zero-grad {zero_grad}" if zero_grad else ""
     if verb == "fit" and optimization != "automatic":
         shown += f" --optimization {optimization}"
-    _Walk(trace.events, verb, catalogue, receivers, shown).run(Automaton(cycle, receivers))
+    receivers = _receivers(trace.participants, catalogue)
+    reports = frozenset(hooks_in(tail())) - {*hooks_in(cycle)}
+    _Walk(trace.events, verb, catalogue, receivers, shown, tail, reports).run(Automaton(cycle, receivers))
+
+
+def _changed_tail(change: Callable[[Node], Node], *, while_tearing_down: bool = False) -> Node:
+    return change(after_an_exception(while_tearing_down=while_tearing_down))
 
 
 def _optimization(trace: Trace) -> Optimization:
@@ -101,24 +119,21 @@ def _optimization(trace: Trace) -> Optimization:
     return "none" if chosen and all(event.result == "None" for event in chosen) else "automatic"
 
 
-def _receivers(
-    participants: Sequence[Participant], era: str | None, catalogue: Catalogue
-) -> Callable[[str], list[str]]:
+def _receivers(participants: Sequence[Participant], catalogue: Catalogue) -> Callable[[str], list[str]]:
     def receivers(hook: str) -> list[str]:
         spec = catalogue.get(hook)
-        if spec is None or _is_free(spec):
+        if spec is None or _is_free(hook, catalogue):
             return []
-        kinds = spec.receivers_in(era)
-        found = [one for one in participants if hook in one.hooks and one.kind in kinds]
+        found = [one for one in participants if hook in one.hooks and one.kind in spec.receivers]
         found.sort(key=lambda one: one.rank(hook))
         return [one.label for one in (found if spec.kind == "event" else found[:1])]
 
     return receivers
 
 
-def _is_free(spec: HookSpec) -> bool:
+def _is_free(hook: str, catalogue: Catalogue) -> bool:
     """Return whether a hook may be called at any time: by its kind, or because a third party registered it."""
-    return spec.kind in _FREE_KINDS or spec.name not in BUILT_IN
+    return catalogue[hook].kind in _FREE_KINDS or hook in catalogue.registered
 
 
 @attrs.define
@@ -130,6 +145,8 @@ class _Walk:
     _catalogue: Catalogue
     _receivers: Callable[[str], list[str]]
     _shown: str
+    _tail: Callable[..., Node]
+    _reports: frozenset[str]
     _open: list[Event] = attrs.field(factory=list, init=False)
     _torn_down: set[str] = attrs.field(factory=set, init=False)
     _raised: Event | None = attrs.field(default=None, init=False)
@@ -156,7 +173,7 @@ class _Walk:
     def _leaves_life_cycle(self, index: int, event: Event) -> bool:
         """Return whether what follows an exception begins here; it may have been raised in a hook or elsewhere."""
         if self._raised is None:
-            return event.kind == "enter" and event.hook in _REPORTS_OF_EXCEPTIONS and not self._open
+            return event.kind == "enter" and event.hook in self._reports and not self._open
         if self._open:
             if event.kind == "enter" or not event.raised:
                 self._depart(index, [f"{self._raised.raised} to leave {self._open[-1].hook} on {self._open[-1].label}"])
@@ -170,7 +187,7 @@ class _Walk:
             labels = self._receivers(hook)
             return [label for label in labels if label not in torn_down] if hook == "teardown" else labels
 
-        tail = Automaton(after_an_exception(while_tearing_down=bool(torn_down)), receivers)
+        tail = Automaton(self._tail(while_tearing_down=bool(torn_down)), receivers)
         at = tail.start
         for index in range(first, len(self._events)):
             event = self._events[index]
@@ -193,10 +210,9 @@ class _Walk:
         return is_free
 
     def _is_free(self, index: int, event: Event) -> bool:
-        spec = self._catalogue.get(event.hook)
-        if spec is None:
+        if event.hook not in self._catalogue:
             self._depart(index, ["a hook of the catalogue"])
-        return _is_free(spec)
+        return _is_free(event.hook, self._catalogue)
 
     def _move(self, automaton: Automaton, at: int, index: int, event: Event) -> int:
         there = automaton.move(at, _step_of(event), event.result)

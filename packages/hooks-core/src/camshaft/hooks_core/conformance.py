@@ -35,7 +35,7 @@ FEATURES = {
 _STAGE_WORDS = {"fit": "train", "validate": "validation", "test": "test", "predict": "predict"}
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Scenario:
     """Run that a trainer must carry out exactly.
 
@@ -82,7 +82,7 @@ class Scenario:
     def missing(
         self, verbs: Collection[str] = VERBS, features: Collection[str] | None = None, without: Collection[str] = ()
     ) -> tuple[str, ...]:
-        """Return the verb, features and hooks that a trainer lacks for it; the arguments are those of `conform`."""
+        """Return the verb, features and hooks that a trainer lacks for it; the arguments are those of `certify`."""
         claimed = FEATURES if features is None else features
         return (
             *sorted({self.verb} - {*verbs}),
@@ -150,95 +150,91 @@ def _stage_counts(word: str, num_runs: int, num_batches: int) -> dict[str, int]:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
-    Scenario(name="fit", description="one epoch of training"),
-    Scenario(name="fit-epochs", description="several epochs", num_epochs=3, num_batches=2),
+    Scenario("fit", "one epoch of training"),
+    Scenario("fit-epochs", "several epochs", num_epochs=3, num_batches=2),
     Scenario(
-        name="fit-validation",
-        description="validation after each epoch's last batch",
+        "fit-validation",
+        "validation after each epoch's last batch",
         features=("validation",),
         num_epochs=2,
         num_val_batches=2,
     ),
     Scenario(
-        name="fit-validation-within-epoch",
-        description="validation in the middle and at the end of an epoch",
+        "fit-validation-within-epoch",
+        "validation in the middle and at the end of an epoch",
         features=("validation", "mid_epoch_validation"),
         num_batches=4,
         num_val_batches=1,
         val_check_interval=2,
     ),
     Scenario(
-        name="fit-sanity-check",
-        description="a few validation batches before training, and validation at its end",
+        "fit-sanity-check",
+        "a few validation batches before training, and validation at its end",
         features=("validation", "sanity_check"),
         num_val_batches=3,
         num_sanity_val_batches=2,
     ),
     Scenario(
-        name="fit-accumulation",
-        description="two batches make one update, and a short last window one more",
+        "fit-accumulation",
+        "two batches make one update, and a short last window one more",
         features=("accumulation",),
         num_epochs=2,
         num_batches=5,
         accumulate_grad_batches=2,
     ),
     Scenario(
-        name="fit-skip-epoch",
-        description="-1 from the module's on_train_batch_start ends the first epoch's batches; the second runs whole",
+        "fit-skip-epoch",
+        "-1 from the module's on_train_batch_start ends the first epoch's batches; the second runs whole",
         features=("skip_epoch",),
         num_epochs=2,
         skip_at=1,
     ),
     Scenario(
-        name="fit-skip-epoch-by-callback",
-        description="-1 from a callback's on_train_batch_start ends the first epoch's batches; the second runs whole",
+        "fit-skip-epoch-by-callback",
+        "-1 from a callback's on_train_batch_start ends the first epoch's batches; the second runs whole",
         features=("skip_epoch_by_callback",),
         num_epochs=2,
         skip_at=1,
     ),
     Scenario(
-        name="fit-skip-update",
-        description="None from training_step skips backward and update of that batch",
+        "fit-skip-update",
+        "None from training_step skips backward and update of that batch",
         features=("skip_update",),
         no_loss_at=1,
     ),
     Scenario(
-        name="fit-optimizer-step",
-        description="an overridden optimizer_step encloses forward, zeroing and backward",
+        "fit-optimizer-step",
+        "an overridden optimizer_step encloses forward, zeroing and backward",
         features=("optimizer_step",),
         override=("optimizer_step",),
     ),
     Scenario(
-        name="fit-exception-in-epoch",
-        description="a callback raises when the epoch starts",
+        "fit-exception-in-epoch",
+        "a callback raises when the epoch starts",
         features=("exceptions",),
         raise_in="on_train_epoch_start",
     ),
     Scenario(
-        name="fit-exception-in-backward",
-        description="a callback raises between forward and backward",
+        "fit-exception-in-backward",
+        "a callback raises between forward and backward",
         features=("exceptions",),
         raise_in="on_before_backward",
     ),
     Scenario(
-        name="fit-monitoring",
-        description="a callback that monitors is called after the module when an epoch ends",
+        "fit-monitoring",
+        "a callback that monitors is called after the module when an epoch ends",
         features=("monitoring",),
         num_epochs=2,
     ),
-    Scenario(
-        name="fit-after-module",
-        description="a callback is called after the module when a batch ends",
-        features=("after_module",),
-    ),
-    Scenario(name="validate", verb="validate", description="validation as a verb of its own"),
-    Scenario(name="test", verb="test", description="a test"),
-    Scenario(name="predict", verb="predict", description="a prediction"),
+    Scenario("fit-after-module", "a callback is called after the module when a batch ends", features=("after_module",)),
+    Scenario("validate", "validation as a verb of its own", verb="validate"),
+    Scenario("test", "a test", verb="test"),
+    Scenario("predict", "a prediction", verb="predict"),
     *(
         Scenario(
-            name=f"{verb}-exception",
+            f"{verb}-exception",
+            "a callback raises when a batch starts",
             verb=verb,
-            description="a callback raises when a batch starts",
             features=("exceptions",),
             raise_in=f"on_{_STAGE_WORDS[verb]}_batch_start",
         )
@@ -246,9 +242,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     *(
         Scenario(
-            name=f"{verb}-after-module",
+            f"{verb}-after-module",
+            "a callback is called after the module when the stage starts",
             verb=verb,
-            description="a callback is called after the module when the stage starts",
             features=("after_module",),
         )
         for verb in ("validate", "test", "predict")
@@ -315,44 +311,21 @@ class Report:
         return "\n".join(lines)
 
 
-def conform(
-    adapter: Adapter,
-    *,
-    verbs: Collection[str] = VERBS,
-    features: Collection[str] | None = None,
-    without: Collection[str] = (),
-    scenarios: Sequence[Scenario] | None = None,
-    zero_grad: ZeroGrad | None = None,
-    catalogue: Catalogue = CATALOGUE,
-) -> Report:
+def conform(adapter: Adapter, **claims: Any) -> Report:
     """Run a trainer through every scenario that it claims to master, and raise if it fails one.
 
     Args:
         adapter: How to run it.
-        verbs: The verbs that it has.
-        features: The features that it has; None claims all of `FEATURES`.
-        without: The hooks that it never calls; "module:on_exception" is one that it never calls on the module. They are
-            not recorded, and scenarios that cannot do without them are left out.
-        scenarios: The scenarios to choose from; None means `SCENARIOS`.
-        zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
-        catalogue: The hooks that there are. Those that a third party registered may be called at any time.
+        claims: What it has and what not; see `certify`.
 
     Returns:
         The report, if no scenario failed.
 
     Raises:
         ConformanceError: If one failed; the message is the whole report.
-        ValueError: If a verb, a feature, a hook or the place of zeroing is unknown, or no scenario is left.
+        ValueError: As `certify`.
     """
-    report = certify(
-        adapter,
-        verbs=verbs,
-        features=features,
-        without=without,
-        scenarios=scenarios,
-        zero_grad=zero_grad,
-        catalogue=catalogue,
-    )
+    report = certify(adapter, **claims)
     if not report.passed:
         told = "The trainer departs from the hook protocol. Mend what the scenarios below found."
         raise ConformanceError(f"{told}\n{report}")
@@ -371,29 +344,53 @@ def certify(
 ) -> Report:
     """Return the report of a trainer on every scenario that it claims to master, whether it passes or not.
 
-    The arguments are those of `conform`.
+    Args:
+        adapter: How to run it.
+        verbs: The verbs that it has.
+        features: The features that it has; None claims all of `FEATURES`.
+        without: The hooks that it never calls; "module:on_exception" is one that it never calls on the module. They are
+            not recorded, and scenarios that cannot do without them are left out.
+        scenarios: The scenarios to choose from; None means `SCENARIOS`.
+        zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
+        catalogue: The hooks that there are. Those that a third party registered may be called at any time.
 
     Raises:
         ValueError: If a verb, a feature, a hook or the place of zeroing is unknown, or no scenario is left.
     """
-    _check_known("verbs", verbs, VERBS)
-    _check_known("features", features or (), tuple(FEATURES))
-    check_without(without, "conform", catalogue)
-    _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS)
-    known = SCENARIOS if scenarios is None else scenarios
-    missing = {scenario: scenario.missing(verbs, features, without) for scenario in known}
-    chosen = [scenario for scenario in known if not missing[scenario]]
+    _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS, "conform")
+    missing = needs_of(verbs, features, without, scenarios=scenarios, catalogue=catalogue)
+    chosen = [scenario for scenario, needs in missing.items() if not needs]
     if not chosen:
         raise ValueError(must_be("verbs", "those of at least one scenario", tuple(verbs), "conform", "Name a verb."))
     outcomes = []
     for scenario in chosen:
+        outcome = Outcome(scenario)
         try:
             run_scenario(adapter, scenario, without=without, zero_grad=zero_grad, catalogue=catalogue)
         except Exception as error:  # one scenario's failure is reported with the others' results
-            outcomes.append(Outcome(scenario, error))
-        else:
-            outcomes.append(Outcome(scenario))
+            outcome = Outcome(scenario, error)
+        outcomes.append(outcome)
     return Report(tuple(outcomes), tuple((scenario, needs) for scenario, needs in missing.items() if needs))
+
+
+def needs_of(
+    verbs: Collection[str] = VERBS,
+    features: Collection[str] | None = None,
+    without: Collection[str] = (),
+    *,
+    scenarios: Sequence[Scenario] | None = None,
+    catalogue: Catalogue = CATALOGUE,
+    where: str = "conform",
+) -> dict[Scenario, tuple[str, ...]]:
+    """Return the scenarios, each with what a trainer lacks for it; the arguments are those of `certify`.
+
+    Raises:
+        ValueError: If a verb, a feature or a hook is unknown; the message says where.
+    """
+    _check_known("verbs", verbs, VERBS, where)
+    _check_known("features", features or (), tuple(FEATURES), where)
+    check_without(without, where, catalogue)
+    return {one: one.missing(verbs, features, without) for one in (SCENARIOS if scenarios is None else scenarios)}
 
 
 def run_scenario(
@@ -412,9 +409,9 @@ def run_scenario(
     Args:
         adapter: How to run the trainer.
         scenario: The scenario.
-        without: The hooks that the trainer never calls, as `conform` takes them.
+        without: The hooks that the trainer never calls, as `certify` takes them.
         zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
-        catalogue: The hooks that there are, as `conform` takes them.
+        catalogue: The hooks that there are, as `certify` takes them.
 
     Returns:
         The trace.
@@ -489,8 +486,7 @@ class Scripted(Callback):
     def __init__(self, scenario: Scenario) -> None:
         self._skip_at = scenario.skip_at if "skip_epoch_by_callback" in scenario.features else None
         if scenario.raise_in is not None:
-            method = getattr(self, scenario.raise_in, lambda *args: None)  # a registered hook has no default
-            object.__setattr__(self, scenario.raise_in, _raising(method, scenario.raise_in))
+            _changed(self, scenario.raise_in, _raise)
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:
         """Return -1 at the batch that the scenario names, the first time that it comes."""
@@ -500,37 +496,42 @@ class Scripted(Callback):
         return SKIP_EPOCH
 
 
-def _raising(method: Callable[..., Any], hook: str) -> Callable[..., Any]:
+def _changed(owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Let a method of a receiver return what a function makes of the call: of its result, and of its arguments."""
+    method = getattr(owner, name, lambda *args: None)  # a registered hook has no default
+
     @functools.wraps(method)
-    def raising(*args: Any, **kwargs: Any) -> Any:
-        raise ScriptedError(f"raised on purpose in {hook}")
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        return change(method, *args, **kwargs)
 
-    return raising
+    object.__setattr__(owner, name, changed)
 
 
-def _return_none_at(module: Any, batch_idx: int) -> None:
+def _raise(method: Any, *args: Any, **kwargs: Any) -> None:
+    raise ScriptedError(f"raised on purpose in {method.__name__}")
+
+
+def _return_none_at(module: Any, batch: int) -> None:
     """Let a module's `training_step` do its work, but return None for one batch of each epoch."""
-    step = module.training_step
 
-    @functools.wraps(step)
-    def training_step(*args: Any, **kwargs: Any) -> Any:
+    def change(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = step(*args, **kwargs)
-        return None if batch_idx in (*args[1:2], kwargs.get("batch_idx")) else result
+        return None if batch in (*args[1:2], kwargs.get("batch_idx")) else result
 
-    object.__setattr__(module, "training_step", training_step)
+    _changed(module, "training_step", change)
 
 
-def _skip_epoch_at(module: Any, batch_idx: int) -> None:
+def _skip_epoch_at(module: Any, batch: int) -> None:
     """Let a module's `on_train_batch_start` return -1 for one batch of the first epoch, which it knows by counting."""
-    start = getattr(module, "on_train_batch_start", lambda batch, batch_idx: None)
     batches = itertools.count()
 
-    @functools.wraps(start)
-    def on_train_batch_start(*args: Any, **kwargs: Any) -> Any:
+    def change(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = start(*args, **kwargs)
-        return SKIP_EPOCH if next(batches) == batch_idx else result
+        return SKIP_EPOCH if next(batches) == batch else result
 
-    object.__setattr__(module, "on_train_batch_start", on_train_batch_start)
+    if not hasattr(module, "on_train_batch_start"):
+        module.on_train_batch_start = lambda batch, batch_idx: None
+    _changed(module, "on_train_batch_start", change)
 
 
 def _check_counts(trace: Trace, scenario: Scenario, zero_grad: ZeroGrad | None) -> None:
@@ -550,7 +551,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _check_known(argument: str, names: Collection[str], known: Sequence[str]) -> None:
+def _check_known(argument: str, names: Collection[str], known: Sequence[str], where: str) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(must_be(argument, f"among {', '.join(known)}", name, "conform", "Leave it out."))
+            raise ValueError(must_be(argument, f"among {', '.join(known)}", name, where, "Leave it out."))

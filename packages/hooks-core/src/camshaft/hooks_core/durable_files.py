@@ -209,15 +209,12 @@ def abandoned_files(folder: Path, pattern: str) -> list[Path]:
 
 def _is_abandoned(path: Path, now: float) -> bool:
     try:
-        quiet_seconds = now - _last_change(path)
-        is_held = _is_held(path)
+        quiet_seconds, is_held = now - _last_change(path), _is_held(path)
     except OSError:  # it is gone, or another user's
         return False
-    if quiet_seconds >= QUIET_SECONDS:
-        return not is_held
-    parts = path.name.split(".")
-    is_from_here = len(parts) > 3 and parts[-3] == _kernel()
-    return is_from_here and quiet_seconds >= _SECONDS_TO_LOCK and is_held is False
+    is_from_here = path.name.split(".")[-3:-2] == [_kernel()]
+    is_free_here = is_from_here and quiet_seconds >= _SECONDS_TO_LOCK and is_held is False
+    return not is_held if quiet_seconds >= QUIET_SECONDS else is_free_here
 
 
 def _last_change(path: Path) -> float:

@@ -215,19 +215,6 @@ class Strategy(Collectives, Protocol):
         """Release what was set up for one run. Not collective: after an error other ranks may never reach this call."""
 
 
-def reduce_op_named(name: object) -> ReduceOp:
-    """Return the operation of a name, in upper or lower case; "avg" is "mean", and torch's `ReduceOp` has names too.
-
-    Raises:
-        ValueError: If there is no operation of this name.
-    """
-    wanted = str(name).rpartition(".")[2].lower()
-    operations: dict[str, ReduceOp] = {"mean": "mean", "avg": "mean", "sum": "sum", "max": "max", "min": "min"}
-    if wanted not in operations:
-        raise ValueError(must_be("reduce_op", f"one of {', '.join(operations)}", name, "reduce", "Pass one of these."))
-    return operations[wanted]
-
-
 STRATEGY_ATTRIBUTES = (
     *Strategy.__annotations__,
     *(name for name, member in vars(Strategy).items() if isinstance(member, property)),

@@ -42,9 +42,8 @@ def hook_trace() -> Trace:
 
 
 def _chosen(test: pytest.Item) -> list[Scenario]:
-    from camshaft.hooks_core.conformance import FEATURES, SCENARIOS
+    from camshaft.hooks_core.conformance import needs_of
     from camshaft.hooks_core.spec import VERBS
-    from camshaft.hooks_core.trace import check_without
 
     marker = test.get_closest_marker("conformance")
     options = dict(marker.kwargs) if marker else {}
@@ -53,15 +52,8 @@ def _chosen(test: pytest.Item) -> list[Scenario]:
         raise pytest.UsageError(
             f"{test.nodeid}: the marker is {_MARKER.partition(':')[0]}. Leave out other arguments, and name each."
         )
-    verbs, features = frozenset(verbs or VERBS), frozenset(FEATURES if features is None else features)
-    unknown = sorted((verbs - set(VERBS)) | (features - set(FEATURES)))
-    if unknown:
-        raise pytest.UsageError(
-            f"{test.nodeid}: the marker `conformance` must name verbs ({', '.join(VERBS)}) and features "
-            f"({', '.join(FEATURES)}), but got {', '.join(map(repr, unknown))}. Leave these out."
-        )
     try:
-        check_without(without or (), "the marker `conformance`")
+        needs = needs_of(verbs or VERBS, features, without or (), where="the marker `conformance`")
     except ValueError as error:
         raise pytest.UsageError(f"{test.nodeid}: {error}") from error
-    return [scenario for scenario in SCENARIOS if not scenario.missing(verbs, features, without or ())]
+    return [scenario for scenario, lacking in needs.items() if not lacking]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import re
 import tempfile
 import uuid
@@ -116,9 +117,7 @@ def check_on_disk(field: str, path: str, where: str) -> None:
 
 def join(folder: str, *names: str) -> str:
     """Return the path of a file in a folder."""
-    if not is_url(folder):
-        return os.path.join(folder, *names)
-    return "/".join([folder.rstrip("/") if not folder.endswith("://") else folder[:-1], *names])
+    return (posixpath if is_url(folder) else os.path).join(folder, *names)
 
 
 def parent_of(path: str) -> str:
@@ -142,7 +141,7 @@ def exists(path: str) -> bool:
     Raises:
         Exception: If a store cannot be asked; "no" would let its files be replaced.
     """
-    return os.path.exists(path) if not is_url(path) else _info(*_store(path)) is not None
+    return os.path.exists(path) if not is_url(path) else _kind(*_store(path)) is not None
 
 
 def is_folder(path: str) -> bool:
@@ -151,10 +150,7 @@ def is_folder(path: str) -> bool:
     Raises:
         Exception: If a store cannot be asked.
     """
-    if not is_url(path):
-        return os.path.isdir(path)
-    found = _info(*_store(path))
-    return found is not None and found["type"] == "directory"
+    return os.path.isdir(path) if not is_url(path) else _kind(*_store(path)) == "directory"
 
 
 def make_folder(path: str) -> None:
@@ -218,11 +214,10 @@ def remove(path: str) -> None:
         durable_files.remove(Path(path))
         return
     store, place = _store(path)
-    found = _info(store, place)
-    if found is None:
-        return
-    if found["type"] != "directory":
-        store.rm_file(place)
+    kind = _kind(store, place)
+    if kind != "directory":
+        if kind is not None:
+            store.rm_file(place)
         return
     for url in _index_first(files_below(path)):
         with contextlib.suppress(FileNotFoundError):
@@ -285,7 +280,7 @@ def local_copy(path: str) -> Iterator[Path]:
         copied = Path(folder, path.rpartition("/")[2] or "file")
         with _noting(path):
             store, place = _store(path)
-            if _info(store, place) is None:
+            if _kind(store, place) is None:
                 raise FileNotFoundError(must_be("path", "an existing file", path, "a read", "Check the path."))
             store.get_file(place, str(copied))
         yield copied
@@ -307,7 +302,7 @@ def edit_file(path: str) -> Iterator[Path]:
         return
     with new_file(path) as copied:
         store, place = _store(path)
-        if _info(store, place) is not None:
+        if _kind(store, place) is not None:
             store.get_file(place, str(copied))
         yield copied
 
@@ -397,13 +392,12 @@ def _folders(store: Any, place: str) -> list[str]:
     return [place, *(name for name, info in found.items() if info["type"] == "directory" and name != place)]
 
 
-def _info(store: Any, place: str) -> dict[str, Any] | None:
-    """Return what a store knows of a file or folder; None if there is none. Other errors are raised."""
+def _kind(store: Any, place: str) -> str | None:
+    """Return "file" or "directory", as a store has it; None if there is neither. Other errors are raised."""
     try:
-        info: dict[str, Any] = store.info(place)
+        return str(store.info(place)["type"])
     except FileNotFoundError:
         return None
-    return info
 
 
 def _store(url: str) -> tuple[Any, str]:

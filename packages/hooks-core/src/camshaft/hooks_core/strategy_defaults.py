@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from camshaft.hooks_core import durable_files, remote_files
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import PendingSave, ReduceOp, reduce_op_named
+from camshaft.hooks_core.protocols import PendingSave, ReduceOp
 from camshaft.hooks_core.transfer import move_to_device
 
 if TYPE_CHECKING:
@@ -34,42 +34,11 @@ class StrategyDefaults:
     local_rank = 0
     world_size = 1
     has_skipped_step = False
-    launcher: Any = None  # what starts processes, in Lightning's strategies; here a script is started for each
-    trainer: Any = None  # the trainer of the current or last verb, if it tells
-
-    @property
-    def optimizers(self) -> list[Any]:
-        """Optimizers of the trainer, which Lightning keeps in the strategy; to be set as the trainer's."""
-        return [] if self.trainer is None else self.trainer.optimizers
-
-    @optimizers.setter
-    def optimizers(self, optimizers: Sequence[Any]) -> None:
-        if self.trainer is None:
-            action = "Return them from `configure_optimizers`."
-            raise RuntimeError(
-                must_be("optimizers", "set while a fit runs", optimizers, type(self).__qualname__, action)
-            )
-        self.trainer.optimizers = optimizers
-
-    @property
-    def lr_scheduler_configs(self) -> list[Any]:
-        """Schedulers of the trainer, each with its settings, which Lightning keeps in the strategy."""
-        return [] if self.trainer is None else self.trainer.lr_scheduler_configs
-
-    @property
-    def lightning_module(self) -> Any:
-        """Module of the trainer, as Lightning names it; None before the first verb."""
-        return None if self.trainer is None else self.trainer.model
 
     @property
     def is_global_zero(self) -> bool:
         """True on rank 0."""
         return self.global_rank == 0
-
-    @property
-    def root_device(self) -> Any:
-        """The `device`, as Lightning names it."""
-        return self.device
 
     @property
     def data_rank(self) -> int:
@@ -100,21 +69,18 @@ class StrategyDefaults:
         """Return the value of the process `src`."""
         return self.all_gather(value)[src]
 
-    def reduce(self, tensor: Any, op: ReduceOp = "mean", *, reduce_op: str | None = None) -> Any:
+    def reduce(self, tensor: Any, op: ReduceOp = "mean") -> Any:
         """Return the reduced tensor on this process's device; means of integers are in double precision.
 
         Args:
             tensor: The tensor, or a number, of which a number is returned.
             op: "mean", "sum", "max" or "min".
-            reduce_op: Another name of `op`; "avg" is "mean".
 
         Raises:
             ValueError: If there is no such reduction.
         """
         from torch import Tensor, amax, amin, as_tensor, mean, stack, sum
 
-        if reduce_op is not None:
-            op = reduce_op_named(reduce_op)
         if not isinstance(tensor, Tensor):
             return self.reduce(as_tensor(tensor), op).item()
         functions: dict[str, Any] = {"mean": mean, "sum": sum, "max": amax, "min": amin}
@@ -129,16 +95,6 @@ class StrategyDefaults:
     def barrier(self, name: str | None = None) -> None:
         """Return when every process has called it, whatever the name."""
         self.all_gather(None)
-
-    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return whether all processes have decided so, or any of them. Collective.
-
-        Args:
-            decision: The decision of this process.
-            all: Whether all of them have to be true, or one.
-        """
-        reduced: float = self.reduce(int(decision), "min" if all else "max")
-        return bool(reduced)
 
     def model_context(self, module: nn.Module) -> AbstractContextManager[None]:
         """Return a context that does nothing."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
-from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue, check_era
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.dispatch.binding import arguments_of, positional_names, prefix_of
 from camshaft.hooks_core.dispatch.calls import rank, runs_after_module
 from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
@@ -29,26 +29,26 @@ class Trace:
     """Records the hooks of a run.
 
     Args:
-        era: The era whose hooks are recorded; None for today's, and with them what `read` finds.
-        catalogue: The hooks that there are.
-        read: As `resolve` takes it: says how the methods of a receiver are called. What it finds to be of an earlier
-            era is recorded as well, and the receiver's release. It is not asked in the trace of an era.
+        catalogue: The hooks that are recorded.
+        read: As `resolve` takes it: says how the methods of a receiver are called. What it finds beside the catalogue's
+            hooks is recorded as well, and what the receiver was written for. It is not asked for the catalogue of
+            another protocol.
         without: Names of hooks that are not recorded, such as those that a trainer never calls; "module:on_exception"
             is one that is not recorded on modules.
 
+    Attributes:
+        protocol: Name of the protocol whose hooks are recorded; None for camshaft's own.
+        participants: The receivers.
+        events: What was recorded.
+
     Raises:
-        ValueError: If there is no such era, or `without` names no hook.
+        ValueError: If `without` names no hook.
     """
 
     def __init__(
-        self,
-        era: str | None = None,
-        catalogue: Catalogue = CATALOGUE,
-        read: ReadReceivers | None = None,
-        without: Collection[str] = (),
+        self, catalogue: Catalogue = CATALOGUE, read: ReadReceivers | None = None, without: Collection[str] = ()
     ) -> None:
-        check_era(era)
-        self.era = era
+        self.protocol = catalogue.protocol
         self.events: list[Event] = []
         self.participants: list[Participant] = []
         self._catalogue = catalogue
@@ -94,7 +94,7 @@ class Trace:
                 "again in Trace.record. Leave out the second call."
             )
         reading = ReceiverReading(receiver_name(receiver), kind)
-        if self.era is None and self._read is not None:
+        if self.protocol is None and self._read is not None:
             (reading,) = self._read([(kind, receiver)], self._catalogue)
         chosen = None if only is None else frozenset(only)
         wanted = self._wanted(receiver, reading, frozenset(hooks or ()), chosen)
@@ -109,11 +109,9 @@ class Trace:
             version=reading.version,
         )
         for spec, method in wanted:
-            of_era = reading.methods.get(spec.name)
-            era = of_era.era if of_era is not None else self.era
-            recorded = self._wrapped(participant, spec, method, era)
-            if spec.is_current and implementation(receiver, spec.name) is None:
-                recorded.__placeholder__ = True  # type: ignore[attr-defined]  # says nothing about the receiver's era
+            recorded = self._wrapped(participant, spec, method)
+            if spec.name in CATALOGUE and implementation(receiver, spec.name) is None:
+                recorded.__placeholder__ = True  # type: ignore[attr-defined]  # says nothing about the receiver
             try:
                 object.__setattr__(receiver, spec.name, recorded)  # past a class's own
             except AttributeError as error:
@@ -147,7 +145,9 @@ class Trace:
         """
         check_on_disk("path", fspath(path), "Trace.save")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(json.dumps({"format": _FORMAT, "era": self.era, "participants": len(self.participants)}) + "\n")
+            file.write(
+                json.dumps({"format": _FORMAT, "era": self.protocol, "participants": len(self.participants)}) + "\n"
+            )
             for participant in self.participants:
                 facts = attrs.asdict(participant)
                 facts |= {key: sorted(facts[key]) for key in ("hooks", "after_module")}
@@ -167,7 +167,8 @@ class Trace:
                 head = json.loads(file.readline())
                 if head["format"] != _FORMAT:
                     raise ValueError(f"format {head['format']!r}")
-                trace = cls(head["era"])
+                trace = cls()
+                trace.protocol = head["era"]
                 trace.participants = [Participant(**json.loads(file.readline())) for _ in range(head["participants"])]
                 trace.events = [Event(**json.loads(line)) for line in file]
             except (ValueError, TypeError, KeyError) as error:
@@ -181,18 +182,17 @@ class Trace:
     ) -> list[tuple[HookSpec, Callable[..., Any]]]:
         """Return the hooks to record, each with the method that it calls."""
         kind, catalogue = reading.kind, self._catalogue
-        known = {
-            name: spec for name, spec in catalogue.items() if name in reading.methods or spec.is_in(self.era, kind)
-        }
+        known = {name: spec for name, spec in catalogue.items() if kind in spec.receivers}
+        known |= {name: method.hook for name, method in reading.methods.items()}
         for name in sorted(further | (only or frozenset())):
-            if name not in known or _method(receiver, known[name], kind, self.era) is None:
+            if name not in known or _method(receiver, known[name], kind) is None:
                 rule = f"names of hooks that the {kind} {receiver_name(receiver)} has"
                 raise ValueError(must_be("hooks", rule, name, "Trace.record", "Leave it out or define the method."))
         if only is None:
             only = frozenset(
                 name for name, spec in known.items() if spec.kind == "event" or implementation(receiver, name)
             )
-        methods = {name: _method(receiver, spec, kind, self.era) for name, spec in known.items()}
+        methods = {name: _method(receiver, spec, kind) for name, spec in known.items()}
         wanted = {name for name in only | further if not self._without & {name, f"{kind}:{name}"}}
         return [(known[name], method) for name, method in methods.items() if method and name in wanted]
 
@@ -205,11 +205,9 @@ class Trace:
         numbered = (base if number == 1 else f"{base}#{number}" for number in range(1, len(taken) + 2))
         return next(candidate for candidate in numbered if candidate not in taken)
 
-    def _wrapped(
-        self, participant: Participant, spec: HookSpec, method: Callable[..., Any], era: str | None
-    ) -> Callable[..., Any]:
+    def _wrapped(self, participant: Participant, spec: HookSpec, method: Callable[..., Any]) -> Callable[..., Any]:
         hook, receiver, kind = spec.name, participant.name, participant.kind
-        names = positional_names(method, arguments_of(spec, kind, era), spec.optional_in(era))
+        names = positional_names(method, arguments_of(spec, kind), spec.optional)
         num_hidden = len(prefix_of(spec, kind))
         events = self.events
 
@@ -245,7 +243,7 @@ def check_without(without: Collection[str], where: str, catalogue: Catalogue = C
             raise ValueError(must_be("without", rule, one, where, "Leave it out."))
 
 
-def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> Callable[..., Any] | None:
+def _method(receiver: object, spec: HookSpec, kind: Receiver) -> Callable[..., Any] | None:
     """Return the method of a hook; for an event that a receiver does not even inherit, one that does nothing."""
     method = getattr(receiver, spec.name, None)
     if callable(method):
@@ -257,8 +255,8 @@ def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -
         """Receives the hook, and does nothing."""
 
     nothing.__name__ = nothing.__qualname__ = spec.name
-    # a run of today that calls a hook which it knows binds today's arguments
-    arguments = arguments_of(spec, kind, None if spec.is_current else era)
+    # a run that calls a hook which it knows binds its own arguments
+    arguments = arguments_of(CATALOGUE.get(spec.name, spec), kind)
     nothing.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
     )
@@ -321,8 +319,7 @@ class Participant:
         hooks: The hooks that it implements.
         after_module: Those for which it runs after the module, if it is a callback.
         manual: Whether it is a module that optimizes by hand.
-        version: The version of an earlier era that it was written for; None for one of today, and in the trace of an
-            era.
+        version: What it was written for, by its reader; None for the catalogue's own protocol.
     """
 
     name: str

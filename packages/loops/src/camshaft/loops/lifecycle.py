@@ -35,8 +35,11 @@ class Loop(Protocol):
         defers_saves: Whether it has save points of its own, for which checkpoints wait that are asked for before.
     """
 
-    required: tuple[str, ...]
-    defers_saves: bool
+    @property
+    def required(self) -> tuple[str, ...]: ...
+
+    @property
+    def defers_saves(self) -> bool: ...
 
     def run(self, run: Run) -> Any:
         """Run to the end. Returns the verb's result."""

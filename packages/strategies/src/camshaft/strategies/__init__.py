@@ -58,18 +58,15 @@ __all__ = [
 
 # Imported on first use: a run of one process on one device does not need these modules.
 _ON_DEMAND = {
-    "CollectiveError": "launch.failures",
-    "DDPStrategy": "ddp",
-    "NamedValues": "checkpoints.foreign_files",
-    "ParallelStrategy": "parallel",
-    "ShardedStrategy": "sharded",
-    "consolidate_checkpoint": "checkpoints.safetensors_files",
-    "export_safetensors": "checkpoints.safetensors_files",
-    "import_safetensors": "checkpoints.safetensors_files",
-    "is_rank_zero": "launch.rank_zero",
-    "rank_zero_first": "launch.rank_zero",
-    "rank_zero_only": "launch.rank_zero",
-    "read_safetensors": "checkpoints.safetensors_files",
+    "checkpoints.foreign_files": ("NamedValues",),
+    "checkpoints.safetensors_files": (
+        *("consolidate_checkpoint", "export_safetensors", "import_safetensors", "read_safetensors"),
+    ),
+    "ddp": ("DDPStrategy",),
+    "launch.failures": ("CollectiveError",),
+    "launch.rank_zero": ("is_rank_zero", "rank_zero_first", "rank_zero_only"),
+    "parallel": ("ParallelStrategy",),
+    "sharded": ("ShardedStrategy",),
 }
 
-__getattr__ = on_demand(__name__, _ON_DEMAND)
+__getattr__ = on_demand(__name__, {name: module for module, names in _ON_DEMAND.items() for name in names})

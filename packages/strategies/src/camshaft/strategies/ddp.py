@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.checks import require
 from camshaft.strategies.ddp_replica import Replica, trainable_parameters
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 
@@ -93,9 +94,8 @@ class DDPStrategy(ParallelStrategy):
             broadcast_buffers=broadcast_buffers,
         )
         super().__init__(**parallel)
-        if sync_batchnorm and self.device.type == "cpu":
-            rule = "False on CPUs, for which torch.nn.SyncBatchNorm computes nothing"
-            raise ValueError(must_be("sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs."))
+        fits, rule = not sync_batchnorm or self.device.type != "cpu", "False on CPUs, where torch has none"
+        require(fits, "sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs.")
         if is_power_sgd(comm_state):
             self.precision.agree = self._forget_overflow
         self._sync_batchnorm = sync_batchnorm
@@ -117,10 +117,7 @@ class DDPStrategy(ParallelStrategy):
             RuntimeError: If another module is set up already.
             ValueError: If the ranks' modules differ in parameters or buffers, or a parameter has no shape yet.
         """
-        if self._module is not None and self._module is not module:
-            rule = f"the one that is set up ({type(self._module).__qualname__}) until `teardown`"
-            action = "Make both submodules of one nn.Module, and set that up."
-            raise RuntimeError(must_be("module", rule, type(module).__qualname__, f"{_WHERE}.setup_module", action))
+        self._check_only_module(module, self._module, type(self._module).__qualname__)
         self._release()
         self._left_local_gradients = False
         self._enter("setup_module")
@@ -308,16 +305,14 @@ def _validate_hook(arguments: DDPArguments, attribute: Any, hook: Any) -> None:
 
 def _validate_state(arguments: DDPArguments, attribute: Any, state: Any) -> None:
     """Raise `ValueError` for a state without a hook."""
-    if state is not None and arguments.comm_hook is None:
-        action = "Pass the hook that it belongs to."
-        raise ValueError(must_be("comm_state", "None if there is no `comm_hook`", state, _WHERE, action))
+    rule, fits = "None if there is no `comm_hook`", state is None or arguments.comm_hook is not None
+    require(fits, "comm_state", rule, state, _WHERE, "Pass the hook that it belongs to.")
 
 
 def _validate_bucket(arguments: DDPArguments, attribute: Any, value: Any) -> None:
     """Raise `ValueError` unless a size is positive."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        rule = "a positive number of mebibytes"
-        raise ValueError(must_be("bucket_cap_mb", rule, value, _WHERE, "Pass such a number."))
+    is_valid = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    require(is_valid, "bucket_cap_mb", "a positive number of mebibytes", value, _WHERE, "Pass such a number.")
 
 
 @attrs.frozen(kw_only=True)
@@ -347,7 +342,6 @@ class DDPArguments:
         """Wrap a module. Collective.
 
         Args:
-            module: The module.
             broadcasts_weights: Whether all ranks get rank 0's weights and buffers, or have them already.
         """
         arguments: dict[str, Any] = {}
@@ -380,9 +374,9 @@ class DDPArguments:
         defaults = DDPArguments()
         for name, value in found.items():
             given = getattr(self, name)
-            if given not in (getattr(defaults, name), value):
-                rule = f"{value!r}, as `wrap_module` of the strategy sets it, or left out"
-                raise ValueError(must_be(name, rule, given, _WHERE, "Set it in one of both places."))
+            rule = f"{value!r}, as `wrap_module` of the strategy sets it, or left out"
+            fits = given in (getattr(defaults, name), value)
+            require(fits, name, rule, given, _WHERE, "Set it in one of both places.")
 
 
 def syncs_buffers(ddp: DistributedDataParallel) -> bool:
@@ -416,12 +410,10 @@ def custom_wrap(
     """Wrap a module by a custom function. Collective.
 
     Args:
-        wrap: The custom function.
         default: The strategy's own function.
         arguments: The arguments of the strategy. The result must agree with those that are not at their defaults; the
             communication hook is registered on it.
         device: The module's device.
-        steps: The module.
 
     Raises:
         TypeError: If the result is not a DistributedDataParallel, or its forward does not call the module's.
@@ -440,9 +432,8 @@ def custom_wrap(
     if not isinstance(ddp, DistributedDataParallel):
         rule = "a torch.nn.parallel.DistributedDataParallel"
         raise TypeError(must_be("return value", rule, type(ddp), where, _WRAP_ACTION))
-    if ddp.module is not steps:
-        rule = "a DistributedDataParallel of the `model` that it got, whose forward runs the steps"
-        raise ValueError(must_be("return value", rule, type(ddp.module), where, _WRAP_ACTION))
+    rule = "a DistributedDataParallel of its argument `model`, whose forward runs the steps"
+    require(ddp.module is steps, "return value", rule, type(ddp.module), where, _WRAP_ACTION)
     _check_forward(ddp, steps)
     if not any(ddp is one for one in by_default):
         arguments.check_agrees(ddp)
@@ -530,10 +521,9 @@ class SynchronizedBatchNorm:
         layers = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
         every_name = module.named_modules(remove_duplicate=False)
         self._originals = {name: layer for name, layer in every_name if isinstance(layer, layers)}
-        if "" in self._originals:
-            rule = "a module that contains its batch normalisation layers, for sync_batchnorm=True"
-            action = "Wrap it in an nn.Sequential."
-            raise ValueError(must_be("module", rule, type(module).__name__, "setup_module", action))
+        rule = "a module that contains its batch normalisation layers, for sync_batchnorm=True"
+        kind, action = type(module).__name__, "Wrap it in an nn.Sequential."
+        require("" not in self._originals, "module", rule, kind, "setup_module", action)
         convert: Callable[[nn.Module], nn.Module] = nn.SyncBatchNorm.convert_sync_batchnorm
         converted = {id(layer): convert(layer) for layer in self._originals.values()}
         for name, layer in self._originals.items():

@@ -22,7 +22,6 @@ class Replica:
     optimization) comes before that, so it is prepared by an extra forward, which does nothing else.
 
     Args:
-        module: The module.
         wrap: A function that makes the DistributedDataParallel of a module.
         is_manual: Whether steps call backward inside. If False, the first such call is detected.
         settles: Whether the final layout of gradient buckets is made at once. Otherwise torch makes it after the first
@@ -245,9 +244,6 @@ class UnusedParameterCheck:
 
     DistributedDataParallel reports parameters without gradients only in the next forward: by then the weights have
     been updated once, with gradients that were not averaged.
-
-    Args:
-        module: The module.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import ReduceOp, reduce_op_named
+from camshaft.hooks_core.protocols import ReduceOp
+from camshaft.strategies.checks import require
 from camshaft.strategies.launch import collectives
 from camshaft.strategies.launch.environment import find_process_environment, needs_launch
 from camshaft.strategies.launch.failures import CollectiveError
@@ -148,19 +149,16 @@ class ParallelStrategy(TorchStrategy):
         group = self._enter("all_gather")
         return [value] if self.world_size == 1 else collectives.all_gather(value, group.cpu_group)
 
-    def reduce(self, tensor: Any, op: ReduceOp = "mean", *, reduce_op: str | None = None) -> Any:
+    def reduce(self, tensor: Any, op: ReduceOp = "mean") -> Any:
         """Reduce a tensor over all ranks, element by element, or a number; see `collectives.reduce`. Collective.
 
         Args:
             tensor: The tensor, or a number, of which a number is returned.
             op: "mean", "sum", "max" or "min".
-            reduce_op: Another name of `op`; "avg" is "mean".
 
         Returns:
             The reduced tensor, or the number.
         """
-        if reduce_op is not None:
-            op = reduce_op_named(reduce_op)
         if not isinstance(tensor, Tensor):
             return self.reduce(torch.as_tensor(tensor), op).item()
         group = self._enter("reduce")
@@ -196,6 +194,12 @@ class ParallelStrategy(TorchStrategy):
         if self._group is not None and self._group.watch is not None:
             self._group.watch.note(error)
 
+    def _check_only_module(self, module: nn.Module, known: nn.Module | None, known_name: str) -> None:
+        """Raise `RuntimeError` if another module is set up already."""
+        rule, name = f"the one that is set up ({known_name}) until `teardown`", type(module).__qualname__
+        where, action = f"{type(self).__qualname__}.setup_module", "Set up one nn.Module that contains both."
+        require(known is None or known is module, "module", rule, name, where, action, RuntimeError)
+
     def _enter(self, collective: str) -> JoinedGroup:
         """Return the group for a collective, also of a subclass, if every rank can be expected to call it.
 
@@ -220,8 +224,8 @@ class ParallelStrategy(TorchStrategy):
 
 def _to_timedelta(timeout: timedelta | float, where: str) -> timedelta:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
-        raise ValueError(must_be("timeout", "a positive timedelta or number of seconds", timeout, where, "Pass one."))
+    is_valid = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < inf
+    require(is_valid, "timeout", "a positive timedelta or number of seconds", timeout, where, "Pass one.")
     return timedelta(seconds=seconds)
 
 

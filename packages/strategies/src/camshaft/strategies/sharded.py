@@ -19,7 +19,6 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization, shared_randomness
 from camshaft.strategies.sharding.policy import (
@@ -175,10 +174,8 @@ class ShardedStrategy(ParallelStrategy):
             ValueError: If the ranks' modules differ; or as `Sharding.apply`.
         """
         self._enter("setup_module")
-        if self._steps is not None and self._steps.module is not module:
-            rule = f"the one that is set up ({class_name(self._steps.module)}) until `teardown`"
-            action = "Make both submodules of one nn.Module, and set that up."
-            raise RuntimeError(must_be("module", rule, class_name(module), f"{_WHERE}.setup_module", action))
+        if self._steps is not None:
+            self._check_only_module(module, self._steps.module, class_name(self._steps.module))
         vars(module)["device_mesh"] = self.device_mesh
         if _STEPS not in vars(module):
             self._broadcast_from_rank_zero(module)
@@ -324,7 +321,6 @@ class ShardedSteps:
         module: The sharded module. Its parameters may have no values yet.
 
     Attributes:
-        module: The module.
         stage: The stage of evaluation, if any. All its steps enter the same blocks in the same order.
         is_training: Whether a training step is running.
     """

@@ -49,11 +49,6 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self._checkpoints = CheckpointWriter(self, save_asynchronously)
 
     @property
-    def precision_plugin(self) -> Precision:
-        """The `precision`, as Lightning names it."""
-        return self.precision
-
-    @property
     def has_skipped_step(self) -> bool:  # type: ignore[override]  # read-only here
         """True if the latest step of an optimizer was skipped after an overflow."""
         return self.precision.has_skipped_step

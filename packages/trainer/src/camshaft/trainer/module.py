@@ -268,8 +268,8 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
         So the graph of its loss is not built where no gradient is wanted, as with the generator and the discriminator
         of a GAN. Parameters that it shares with others, and those of no optimizer, stay as they are. Per-optimizer
-        automatic optimization does it by itself; manual optimization ends it with `untoggle_optimizer`, at the latest
-        the fit does.
+        automatic optimization does it by itself, and calls no override of this; manual optimization ends it with
+        `untoggle_optimizer`, at the latest the fit does.
 
         Args:
             optimizer: One of the fit's optimizers; if another one was at work, its turn is over.

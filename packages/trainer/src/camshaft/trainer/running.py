@@ -14,7 +14,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core import StrategyDefaults, is_overridden
+from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.processes import OrderlyExit
 from camshaft.hooks_core.protocols import PendingSave
@@ -142,8 +142,6 @@ def _attach(trainer: Trainer, call: VerbCall, module: nn.Module, borrowed: Borro
     """Make the run of a verb, and let the trainer, the module and the data module know each other."""
     state, metric_log = trainer.verb_state, trainer.metric_log
     attach_module(module, trainer, metric_log)  # before `connect`, which modules of others may override
-    if isinstance(trainer.strategy, StrategyDefaults):
-        trainer.strategy.trainer = trainer
     trainer.connect(module)
     state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.find_log_dir)
     run = _new_run(trainer, call, module)
@@ -249,7 +247,8 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
 class Borrowed:
     """Module and data module of a trainer that runs, during a verb of another trainer.
 
-    A hook of a fit may let a second trainer validate the fit's module, for instance. Afterwards the module knows the
+    A hook of a fit may let a second trainer validate or test the fit's module on other data, as a probe does while a
+    representation is learned. Afterwards the module knows the
     fit's trainer and log again, and its modes, the states of its metrics, and device and number format of its
     parameters and buffers are as before. A module that no running trainer has is left as the verb leaves it.
 

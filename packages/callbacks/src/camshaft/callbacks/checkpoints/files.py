@@ -126,7 +126,6 @@ def can_save_alone(trainer: TrainerProtocol, exception: BaseException, where: st
     and nothing is written.
 
     Args:
-        trainer: The trainer.
         exception: The exception that ended training.
         where: The callback's class, for the warning.
     """

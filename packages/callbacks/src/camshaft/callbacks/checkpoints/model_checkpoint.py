@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
@@ -50,16 +50,6 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
 
-_WRITING_METHODS = (
-    *("_save_checkpoint", "_save_topk_checkpoint", "_save_last_checkpoint", "_save_monitor_checkpoint"),
-    *("_save_none_monitor_checkpoint", "_update_best_and_save"),
-)
-"""Methods in which subclasses of Lightning's class rely on a checkpoint being written when the call returns."""
-
-_OWN_FOLDER = "Pass `dirpath`, or set `self.dirpath` in `setup`."
-_OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
-
-
 def _of_kept(name: str, doc: str) -> Any:
     """Return a property for an attribute of the kept checkpoints."""
     *path, last = f"_kept.{name}".split(".")
@@ -79,11 +69,6 @@ class ModelCheckpoint(Checkpoint):
     `save_top_k=0` whose last epoch was not due. The folder is `dirpath`, else "checkpoints" in the trainer's `log_dir`,
     else in its `default_root_dir`; unfinished files that killed processes left there are removed when fit begins. Rank
     0 decides for all ranks; hooks that save are collective.
-
-    Subclasses may override the methods that Lightning's class has: `_monitor_candidates`, `format_checkpoint_name`,
-    `check_monitor_top_k`, `_update_best_and_save`, `_save_checkpoint`, `_remove_checkpoint` and others. Those that
-    write are then called at the save point, on all ranks, and `trainer.save_checkpoint` in them writes at once; an
-    overridden `_save_checkpoint` writes "last" as well, unless it is a link.
 
     Args:
         dirpath: Folder of the checkpoints, or its URL in a store that fsspec reaches ("s3://bucket/run"); None chooses
@@ -134,20 +119,11 @@ class ModelCheckpoint(Checkpoint):
     CHECKPOINT_EQUALS_CHAR: ClassVar[str] = "="
     CHECKPOINT_SLASH_CHAR: ClassVar[str] = "_"
     CHECKPOINT_NAME_LAST: ClassVar[str] = "last"
+    _writes_last: bool = False  # where a checkpoint that is kept is there for "last" to share
     _of_run: ClassVar[tuple[str, ...]] = ("_pending", "_newest", "_strategy")
 
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
     STARTING_VERSION: ClassVar[int] = 1
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_find_last_checkpoints": "Pass the path as `ckpt_path`.",
-        "_ModelCheckpoint__resolve_ckpt_dir": _OWN_FOLDER,
-        "_ModelCheckpoint__init_ckpt_dir": _OWN_FOLDER,
-        "_ModelCheckpoint__warn_if_dir_not_empty": "Filter the warning where you look for it.",
-        "_ModelCheckpoint__init_monitor_mode": _OWN_ARGUMENTS,
-        "_ModelCheckpoint__init_triggers": _OWN_ARGUMENTS,
-        "_ModelCheckpoint__validate_init_configuration": _OWN_ARGUMENTS,
-    }
-
     save_top_k: int = _of_kept("top_k.k", "How many of the best to keep.")
     mode: str = _of_kept("top_k.mode", "The better direction of the metric.")
     best_k_models: dict[str, Tensor] = _of_kept("best_k_models", "Scores by path, oldest first.")
@@ -205,21 +181,16 @@ class ModelCheckpoint(Checkpoint):
         self._pending: PendingSaves | None = None
         self._unwritten: list[dict[str, Any]] = []
         self._last_global_step_saved = 0  # before the first update there is nothing worth saving
-        self._last_checkpoint_saved = ""
         self._decided_step = 0  # of the latest due time
         self._is_deferred = False
         self._loaded_dirpath: str | None = None
         self._strategy: Strategy | None = None
         self._is_fitting = self._has_begun = self._has_validated = False
         self._newest: PendingSave | None = None  # of the due time that is being followed
-        self._saves_at_save_point = False
 
     @property
     def state_key(self) -> str:
-        """Class name and the arguments that tell two of these in one trainer apart.
-
-        That of Lightning's class, with `filename` and `save_weights_only` if they are given.
-        """
+        """Class name and the arguments that tell two of these in one trainer apart."""
         fields = ["monitor", "mode", "every_n_train_steps", "every_n_epochs", "train_time_interval"]
         fields += [name for name in ("filename", "save_weights_only") if getattr(self, name)]
         return f"{type(self).__qualname__}{ {name: getattr(self, name) for name in fields}!r}"
@@ -254,7 +225,6 @@ class ModelCheckpoint(Checkpoint):
             point_last=partial(self._point_last, trainer),
             remove_checkpoint=partial(self._remove_checkpoint, trainer),
         )
-        self._saves_at_save_point = any(_is_overridden(self, name) for name in _WRITING_METHODS)
         self._warn_if_moved()
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
@@ -292,8 +262,8 @@ class ModelCheckpoint(Checkpoint):
             or not self._time.is_over(trainer.strategy)
         ):
             return
-        if self._saves_at_save_point or self._is_ranked or self._names.uses_metrics:
-            trainer.after_batch(partial(self._save_after_batch, trainer))  # a validation may change the values
+        if self._waits_for_validation:
+            trainer.after_batch(partial(self._save_after_batch, trainer))
         else:
             self._save(trainer, self._monitor_candidates(trainer))
 
@@ -322,9 +292,7 @@ class ModelCheckpoint(Checkpoint):
             is_missing = is_missing or trainer.global_step != self._last_global_step_saved
         # A preempted run is resumed from the checkpoint that preemption saves.
         if is_missing and self._is_fitting and not trainer.fast_dev_run and not trainer.is_preempted:
-            candidates = self._monitor_candidates(trainer)
-            self._newest = None
-            self._schedule(trainer, partial(self._save_last_checkpoint, trainer, candidates))
+            self._decide(trainer, self._monitor_candidates(trainer), is_last_alone=True)
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write missing checkpoints where nothing was left to train."""
@@ -426,8 +394,6 @@ class ModelCheckpoint(Checkpoint):
         """
         return current is not None and self._kept.top_k.takes(current)
 
-    # methods that subclasses of Lightning's class override
-
     def _format_checkpoint_name(
         self,
         filename: str | None,
@@ -470,7 +436,7 @@ class ModelCheckpoint(Checkpoint):
         if self.save_top_k == 0:
             self._print_decision(trainer, None, None, None)
         elif self.monitor is None:
-            self._save_none_monitor_checkpoint(trainer, monitor_candidates)
+            self._keep(trainer, monitor_candidates, None)
         else:
             self._save_monitor_checkpoint(trainer, monitor_candidates)
 
@@ -491,18 +457,9 @@ class ModelCheckpoint(Checkpoint):
                 )
             return
         if self.check_monitor_top_k(trainer, current):
-            self._update_best_and_save(current, trainer, monitor_candidates)
+            self._keep(trainer, monitor_candidates, current)
         else:
             self._print_decision(trainer, None, current, name)
-
-    def _update_best_and_save(
-        self, current: Tensor, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]
-    ) -> None:
-        """Rank a checkpoint and save it. Collective."""
-        self._keep(trainer, monitor_candidates, current)
-
-    def _save_none_monitor_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
-        self._keep(trainer, monitor_candidates, None)
 
     def _save_last_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
         """Point "last" at the checkpoint of this due time, or write it if there is none. Collective."""
@@ -511,37 +468,15 @@ class ModelCheckpoint(Checkpoint):
         newest = self._newest if self._last_global_step_saved == trainer.global_step else None
         taken = None if newest is None else newest.path
         path, superfluous = self._move_last(trainer, monitor_candidates, self._names.last, taken)
-        if newest is None or (self.save_last != "link" and _is_overridden(self, "_save_checkpoint")):
+        if newest is None or self._writes_last:
             self._request_save(trainer, path, superfluous, path)
             return
-        if self.save_last != "link":
-            self._last_checkpoint_saved = path
         newest.last_path = path
         newest.displaced = (*(one for one in newest.displaced if one != path), *superfluous)
         newest.state = self.state_dict()
         if newest not in self._pending:  # it is durable already
             self._pending.reopen(newest)
             self._pending.finish(newest)
-
-    def _save_checkpoint(self, trainer: TrainerProtocol, filepath: str) -> None:
-        """Have the trainer write a checkpoint. Collective."""
-        newest, pending = self._newest, self._pending
-        self._last_global_step_saved, self._last_checkpoint_saved = trainer.global_step, filepath
-        on_saved: Callable[[], None] | None = None
-        if newest is not None and pending is not None and newest.path == filepath and not newest.is_requested:
-            newest.is_requested = True
-            on_saved = partial(self._finish_save, trainer, pending, newest)
-        trainer.save_checkpoint(filepath, self.save_weights_only, on_saved)
-
-    def _get_metric_interpolated_filepath_name(
-        self,
-        monitor_candidates: dict[str, Tensor],
-        trainer: TrainerProtocol,
-        del_filepath: str | tuple[str, ...] | None = None,
-    ) -> str:
-        """Return the path for a new checkpoint, which may be that of one it displaces. Collective."""
-        reusable = (del_filepath,) if isinstance(del_filepath, str) else del_filepath or ()
-        return self._free_path(trainer, monitor_candidates, None, tuple(reusable))
 
     def _should_remove_checkpoint(self, trainer: TrainerProtocol, previous: str, current: str) -> bool:
         """Return whether a checkpoint goes when another displaces it; not if the run was resumed from it."""
@@ -555,26 +490,21 @@ class ModelCheckpoint(Checkpoint):
         if trainer.is_global_zero:
             remove(filepath)
 
-    @staticmethod
-    def _link_checkpoint(trainer: TrainerProtocol, filepath: str, linkpath: str) -> None:
-        """Make a symbolic link to a checkpoint. Collective."""
-        from_rank_zero(trainer.strategy, lambda: point_last_at(filepath, linkpath, by_link=True))
-
     def _point_last(self, trainer: TrainerProtocol, path: str, last_path: str) -> None:
-        if self.save_last == "link":
-            self._link_checkpoint(trainer, path, last_path)
-        else:
-            from_rank_zero(trainer.strategy, lambda: point_last_at(path, last_path))
+        from_rank_zero(trainer.strategy, lambda: point_last_at(path, last_path, by_link=self.save_last == "link"))
 
     def _keep(self, trainer: TrainerProtocol, candidates: dict[str, Tensor], score: Tensor | None) -> None:
         """Rank a checkpoint, displace others, and request it. Collective."""
         displaced = self._kept.displaced_by(score)
-        del_filepath = displaced if len(displaced) > 1 else next(iter(displaced), None)
-        path = self._get_metric_interpolated_filepath_name(candidates, trainer, del_filepath)
+        path = self._new_path(trainer, candidates, displaced)
         others = self._kept.add(path, score, displaced)
         self._print_decision(trainer, path, score, self.monitor)
         superfluous = tuple(one for one in others if self._should_remove_checkpoint(trainer, one, path))
         self._request_save(trainer, path, superfluous)
+
+    def _new_path(self, trainer: TrainerProtocol, candidates: dict[str, Tensor], displaced: tuple[str, ...]) -> str:
+        """Return the path for a new checkpoint, which may be that of one it displaces. Collective."""
+        return self._free_path(trainer, candidates, None, displaced)
 
     def _move_last(
         self, trainer: TrainerProtocol, candidates: dict[str, Tensor], template: NameTemplate, taken: str | None
@@ -584,6 +514,11 @@ class ModelCheckpoint(Checkpoint):
         path = self.last_model_path = self._free_path(trainer, candidates, template.template, (former,), taken)
         is_gone = former not in ("", taken) and self._should_remove_checkpoint(trainer, former, path)
         return path, (former,) if is_gone else ()
+
+    @property
+    def _waits_for_validation(self) -> bool:
+        """True if a due step is followed after the validation of its batch, which may change the values."""
+        return self._is_ranked or self._names.uses_metrics
 
     @property
     def _is_ranked(self) -> bool:
@@ -608,19 +543,13 @@ class ModelCheckpoint(Checkpoint):
         """Save for a due time. Collective."""
         self._decided_step = trainer.global_step
         self._is_deferred = False
-        self._schedule(trainer, partial(self._decide, trainer, candidates))
+        self._decide(trainer, candidates)
 
-    def _decide(self, trainer: TrainerProtocol, candidates: dict[str, Tensor]) -> None:
+    def _decide(self, trainer: TrainerProtocol, candidates: dict[str, Tensor], *, is_last_alone: bool = False) -> None:
         self._newest = None
-        self._save_topk_checkpoint(trainer, candidates)
+        if not is_last_alone:
+            self._save_topk_checkpoint(trainer, candidates)
         self._save_last_checkpoint(trainer, candidates)
-
-    def _schedule(self, trainer: TrainerProtocol, function: Callable[[], None]) -> None:
-        """Call a function now, or at the save point if it relies on checkpoints being written when a call returns."""
-        if self._saves_at_save_point:
-            trainer.at_save_point(function)
-        else:
-            function()
 
     def _request_save(
         self, trainer: TrainerProtocol, path: str, superfluous: tuple[str, ...], last_path: str | None = None
@@ -629,15 +558,16 @@ class ModelCheckpoint(Checkpoint):
         assert pending is not None
         self._last_global_step_saved = trainer.global_step  # which is part of the state
         save = self._newest = pending.add(path, self.state_dict(), superfluous, last_path)
-        self._save_checkpoint(trainer, path)
-        if not save.is_requested:  # an override has written other files
-            pending.finish(save)
+        self._write(trainer, path, partial(self._finish_save, trainer, pending, save))
+
+    def _write(self, trainer: TrainerProtocol, path: str, on_saved: Callable[[], None] | None) -> None:
+        """Have the trainer write a checkpoint. Collective."""
+        trainer.save_checkpoint(path, self.save_weights_only, on_saved)
 
     def _write_missing(self, trainer: TrainerProtocol) -> None:
         unwritten, self._unwritten = self._unwritten, []
         for save in unwritten:
-            arguments = (save["path"], tuple(save["displaced"]), save["last_path"])
-            self._schedule(trainer, partial(self._request_save, trainer, *arguments))
+            self._request_save(trainer, save["path"], tuple(save["displaced"]), save["last_path"])
 
     def _free_path(
         self,
@@ -752,7 +682,3 @@ def _validates_later(trainer: TrainerProtocol) -> bool:
     """Return whether validation runs in this fit, and not in this epoch."""
     every = trainer.check_val_every_n_epoch
     return validates(trainer) and every is not None and (trainer.current_epoch + 1) % every != 0
-
-
-def _is_overridden(callback: ModelCheckpoint, name: str) -> bool:
-    return getattr(getattr(callback, name), "__func__", None) is not getattr(ModelCheckpoint, name)

@@ -76,7 +76,7 @@ class NameTemplate:
             try:
                 shown = format(number, spec)
             except ValueError as error:
-                raise self._invalid(f"given a format that {number!r} takes in {{{name}:{spec}}}") from error
+                raise self._invalid(f"a template whose format in {{{name}:{spec}}} fits {number!r}") from error
             is_named = self.auto_insert_metric_name
             text += f"{name.replace('/', self.slash_char)}{self.equals_char}{shown}" if is_named else shown
         return text
@@ -88,14 +88,14 @@ class NameTemplate:
             raise self._invalid(f"a well-formed template ({error})") from error
         text = "".join(literal + ("" if name is None else "0") for literal, name, *_ in parts)
         if PurePath(text).is_absolute() or ".." in PurePath(text).parts or text.endswith(("/", os.sep)):
-            raise self._invalid("the name of a file in `dirpath` or in a folder below it")
+            raise self._invalid("a path inside `dirpath`")
         for _, name, spec, conversion in parts:
             if name is None:
                 continue
             if not name or conversion or "{" in (spec or ""):
-                raise self._invalid("made of text, {name} and {name:format}")
+                raise self._invalid("text with {name} and {name:format}")
             if not any(_takes(sample, spec or "") for sample in (0, 0.0)):
-                raise self._invalid(f"given a number's format in {{{name}:{spec}}}")
+                raise self._invalid(f"a template with a number's format in {{{name}:{spec}}}")
         return [(literal, name, spec or "") for literal, name, spec, _ in parts]
 
     def _invalid(self, rule: str) -> InvalidArgumentError:
@@ -227,10 +227,10 @@ def check_arguments(
     if len(given) > 1:
         first, second = given[-1], given[0]
         action = "Add a second ModelCheckpoint for the second interval."
-        raise InvalidArgumentError(first, f"left out beside `{second}`", intervals[first], where, action)
+        raise InvalidArgumentError(first, f"None when `{second}` is given", intervals[first], where, action)
     if save_on_train_epoch_end and given and given != ["every_n_epochs"]:
         action = "Leave it out, or add a second ModelCheckpoint for the ends of epochs."
-        rule = f"left out or False beside `{given[0]}`, by which no epoch is due"
+        rule = f"False or None when `{given[0]}` is given"
         raise InvalidArgumentError("save_on_train_epoch_end", rule, save_on_train_epoch_end, where, action)
 
 

@@ -183,7 +183,6 @@ class PendingSave:
             leaves "last" where it is.
 
     Attributes:
-        is_requested: Whether the trainer was asked to write it.
         is_abandoned: Whether a later save has displaced it, so that it is removed as soon as it is durable.
     """
 
@@ -192,7 +191,6 @@ class PendingSave:
     state: dict[str, Any]
     displaced: tuple[str, ...]
     last_path: str | None
-    is_requested: bool = attrs.field(default=False, init=False)
     is_abandoned: bool = attrs.field(default=False, init=False)
 
 

@@ -102,11 +102,7 @@ class BatchSizeFinder(SearchBeforeFit):
         self.trials: list[tuple[int, bool]] = []
 
     def scale_batch_size(self, trainer: TrainerProtocol, module: Any) -> int:
-        """Search now, and set the attribute; the loaders are requested again before the next epoch. Collective.
-
-        Args:
-            trainer: The trainer.
-            module: The module.
+        """Search with the module now, and set the attribute; loaders are then requested again. Collective.
 
         Returns:
             The size.
@@ -188,7 +184,7 @@ class BatchSizeFinder(SearchBeforeFit):
             return self.init_val
         if found is None:
             tried = [size for size, _ in self.trials]
-            rule = "small enough for memory, and for the data, at one of the sizes tried"
+            rule = "a size that fits memory and data"
             action = "Pass a smaller `init_val` or more `max_trials`, or make the model smaller."
             raise MemoryError(must_be(self.batch_arg_name, rule, tried, type(self).__name__, action))
         has_margin = self.mode == "binsearch" and ran_out
@@ -213,8 +209,6 @@ class _Trials:
     """Makes training steps with loaders of one size after the other.
 
     Args:
-        trainer: The trainer.
-        module: The module.
         num_steps: Steps to make for each size.
         where: The class to name in errors.
     """

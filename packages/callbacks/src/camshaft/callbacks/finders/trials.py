@@ -39,11 +39,7 @@ class TrialSteps:
 
     Args:
         trainer: The trainer, after `configure_optimizers`.
-        module: The module.
         where: The class to name in errors.
-
-    Attributes:
-        optimizer: The optimizer.
 
     Raises:
         InvalidArgumentError: If the module optimizes manually, does not have exactly one optimizer or has one that
@@ -224,7 +220,7 @@ def _bind_step(step: Callable[..., Any], where: object) -> tuple[Argument, ...]:
         return bind(step, ("batch", "batch_idx"), tuple(_DEFAULTS))
     except BindingError as error:
         action = "Leave the callback out, or give its other arguments defaults."
-        rule = "one of (batch, batch_idx)"
+        rule = "a function of (batch, batch_idx)"
         raise InvalidArgumentError("training_step", rule, str(error), where, action) from error
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from camshaft.callbacks.arguments import check_local, check_one_of
+from camshaft.callbacks.loggers.logger import Logger
 
 if TYPE_CHECKING:
     from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
@@ -97,6 +99,27 @@ class CheckpointLog:
                 self._logged.add(identity)
                 found.append((status.st_mtime_ns, _describe(callback, Path(path))))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+class CheckpointLogger(Logger):
+    """Base class of loggers that log checkpoints of `ModelCheckpoint`.
+
+    Args:
+        log_model: Checkpoints to log.
+    """
+
+    def __init__(self, log_model: LogModel) -> None:
+        super().__init__()
+        self._checkpoints = CheckpointLog(log_model, self)
+
+    @abstractmethod
+    def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+        """Log a checkpoint."""
+
+    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
+        """Log the checkpoint that has become durable if it is to be logged now, else at the end."""
+        for checkpoint in self._checkpoints.after_save(checkpoint_callback):
+            self._log_checkpoint(checkpoint)
 
 
 def _describe(callback: ModelCheckpoint, path: Path) -> LoggedCheckpoint:

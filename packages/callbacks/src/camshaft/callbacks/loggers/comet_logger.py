@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from camshaft.callbacks.arguments import check_installed
-from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
+from camshaft.callbacks.loggers.checkpoint_log import CheckpointLogger, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
-from camshaft.callbacks.loggers.logger import Logger
-
-if TYPE_CHECKING:
-    from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 
 
-class CometLogger(Logger):
+class CometLogger(CheckpointLogger):
     """Logs to an experiment of Comet.
 
     `experiment` is Comet's object: `logger.experiment.log_image(image)`. It is started at the first write, or when
@@ -53,7 +49,7 @@ class CometLogger(Logger):
         log_model: LogModel = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(log_model)
         check_installed("comet_ml", "comet", self)
         self.prefix = prefix
         self._arguments: dict[str, Any] = {
@@ -65,7 +61,6 @@ class CometLogger(Logger):
             "online": online,
         }
         self._config = kwargs
-        self._checkpoints = CheckpointLog(log_model, self)
         self._experiment: Any = None
 
     @property
@@ -128,11 +123,6 @@ class CometLogger(Logger):
         """Log the structure of a model, if the experiment is started."""
         if self._experiment is not None:
             self._experiment.set_model_graph(str(model))
-
-    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        """Log the checkpoint that has become durable if it is to be logged now, else at the end."""
-        for checkpoint in self._checkpoints.after_save(checkpoint_callback):
-            self._log_checkpoint(checkpoint)
 
     def finalize(self, status: str) -> None:
         """Log kept checkpoints, and send everything; the experiment stays open."""

@@ -113,7 +113,7 @@ class CSVLogger(RunFolderLogger):
         for name in names:
             if "\n" in name or "\r" in name:
                 # Each row is a line, so that one that a crash cut short can be recognised.
-                rule, action = "numbers by name, each on one line", "Log scalars under names without line breaks."
+                rule, action = "numbers under names without line breaks", "Log scalars under names without line breaks."
                 raise InvalidArgumentError("metrics", rule, name, self, action)
 
 
@@ -142,9 +142,8 @@ class MetricsFile:
     def __getattr__(self, name: str) -> Any:
         """Raise `AttributeError` if more than numbers is to be written, as by `add_histogram`; it names loggers."""
         raise AttributeError(
-            f"`experiment` must be one that has {name!r}, but got a {type(self).__name__} in "
-            f"{self.__dict__.get('path')}. Pass the trainer a logger that has it, such as "
-            "logger=TensorBoardLogger(...): a CSV file has only numbers."
+            f"{type(self).__name__} of {self.__dict__.get('path')} has no {name!r}, as a CSV file holds only numbers. "
+            "Pass the trainer a logger that has it, such as logger=TensorBoardLogger(...)."
         )
 
     @property

@@ -29,7 +29,7 @@ def numbers_by_name(metrics: Mapping[str, Any], start: str, where: object) -> di
     for name, value in metrics.items():
         number = value.item() if hasattr(value, "item") else value
         if not isinstance(number, int | float):
-            raise InvalidArgumentError("metrics", f"numbers, also for {name!r}", value, where, "Log scalars.")
+            raise InvalidArgumentError(f"metrics[{name!r}]", "a number", value, where, "Log scalars.")
         numbers[start + name] = number
     return numbers
 

@@ -88,7 +88,6 @@ class Logger(ABC):
         """Log the graph of a model, which the trainer passes when fit begins. Does nothing by default.
 
         Args:
-            model: The model.
             input_array: An example input; None takes the model's own.
         """
 

@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from camshaft.callbacks.arguments import check_installed, check_local, usable_path
-from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
+from camshaft.callbacks.loggers.checkpoint_log import CheckpointLogger, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
-from camshaft.callbacks.loggers.logger import Logger
 from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
     from mlflow.tracking import MlflowClient
-
-    from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 
 
 _MAX_BUFFERED = 1000  # metrics that MLflow takes in one request
@@ -32,7 +29,7 @@ _MAX_BUFFER_SECONDS = 2.0
 _MAX_UNANSWERED = 1000  # requests that are not waited for
 
 
-class MLFlowLogger(Logger):
+class MLFlowLogger(CheckpointLogger):
     """Logs to a run of MLflow: to a server, to a database, or by default to files in `save_dir`.
 
     `experiment` is the `MlflowClient`, to be used with `run_id`:
@@ -83,7 +80,7 @@ class MLFlowLogger(Logger):
         run_id: str | None = None,
         synchronous: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(log_model)
         check_installed("mlflow", "mlflow", self)
         check_local("save_dir", os.fspath(save_dir), self)
         save_dir = usable_path("save_dir", save_dir, self)
@@ -107,7 +104,6 @@ class MLFlowLogger(Logger):
         self._allowed_names: dict[str, str] = {}
         self._metric_names: dict[str, str] = {}
         self._newest_step = 0
-        self._checkpoints = CheckpointLog(log_model, self)
 
     @property
     def save_dir(self) -> str | None:
@@ -206,11 +202,6 @@ class MLFlowLogger(Logger):
                 new[key] = text
         self._send(params=[Param(key, text) for key, text in new.items()])
         self._params |= new
-
-    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        """Log the checkpoint that has become durable if it is to be logged now, else at the end."""
-        for checkpoint in self._checkpoints.after_save(checkpoint_callback):
-            self._log_checkpoint(checkpoint)
 
     def save(self) -> None:
         """Send the buffered metrics, and wait until they are written.

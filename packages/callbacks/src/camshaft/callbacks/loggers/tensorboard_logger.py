@@ -167,7 +167,6 @@ class TensorBoardLogger(RunFolderLogger):
         """Write the graph of a model, traced in evaluation mode; the model is unchanged afterwards.
 
         Args:
-            model: The model.
             input_array: Input of its `forward`, a tuple for several. None is the model's `example_input_array`.
 
         Raises:

@@ -17,21 +17,18 @@ from camshaft.callbacks.arguments import (
     check_one_of,
     usable_path,
 )
-from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
+from camshaft.callbacks.loggers.checkpoint_log import CheckpointLogger, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named, numbers_by_name
-from camshaft.callbacks.loggers.logger import Logger
 
 if TYPE_CHECKING:
     from wandb import Run
-
-    from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 
 
 _runs_of_loggers: WeakSet[Any] = WeakSet()
 """Runs that loggers of this process started, as opposed to the script."""
 
 
-class WandbLogger(Logger):
+class WandbLogger(CheckpointLogger):
     """Logs to a run of Weights & Biases.
 
     `experiment` is the run: `self.logger.experiment.log({"curve": wandb.Image(figure)})`. It is started at the first
@@ -91,7 +88,7 @@ class WandbLogger(Logger):
         add_file_policy: Literal["mutable", "immutable"] = "mutable",
         **kwargs: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(log_model)
         where, action = type(self).__name__, "Pass one of the two."
         check_installed("wandb", "wandb", where)
         if kwargs:
@@ -107,7 +104,6 @@ class WandbLogger(Logger):
         self.prefix = prefix
         self._checkpoint_name = checkpoint_name
         self.add_file_policy = add_file_policy
-        self._checkpoints = CheckpointLog(log_model, where)
         folder = save_dir if dir is None else dir
         check_local("save_dir", os.fspath(folder), where)
         self._save_dir = usable_path("save_dir", folder, where)
@@ -284,17 +280,11 @@ class WandbLogger(Logger):
         """Log histograms of a model's gradients or parameters, as `wandb.Run.watch` does.
 
         Args:
-            model: The model.
             log: What to log; None logs only the graph.
             log_freq: Number of backward passes between two histograms.
             log_graph: Whether to log the model's structure.
         """
         self.experiment.watch(model, log=log, log_freq=log_freq, log_graph=log_graph)
-
-    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        """Log the checkpoint that has become durable if it is to be logged now, else at the end."""
-        for checkpoint in self._checkpoints.after_save(checkpoint_callback):
-            self._log_checkpoint(checkpoint)
 
     def save(self) -> None:
         """Do nothing: W&B's process has all data already, and writes by itself."""

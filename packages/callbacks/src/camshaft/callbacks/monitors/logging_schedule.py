@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def check_has_logger(trainer: TrainerProtocol, where: object) -> None:
     """Raise `InvalidArgumentError` if the trainer has no logger for a callback that needs one."""
     if not trainer.loggers:
-        rule, action = "given to the trainer, which this callback logs to", "Pass a logger, or leave the callback out."
+        rule, action = "set on the trainer, since this callback logs to it", "Pass a logger, or leave the callback out."
         raise InvalidArgumentError("logger", rule, None, where, action)
 
 

@@ -24,22 +24,23 @@ Action = Literal["raise", "stop", "skip", "warn"]
 class Capture(Protocol):
     """What keeps bad updates, such as `camshaft.forensics.StepCapture`."""
 
-    def start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin when training begins. Raises `ValueError` if the steps of the module cannot be captured."""
+    def start(self, trainer: TrainerProtocol, module: Any) -> bool:
+        """Begin when training begins. Raises `ValueError` if the steps of the module cannot be captured.
+
+        Returns:
+            Whether `write` has to be called before the update is made; else after its batch.
+        """
+
+    def begin_batch(self, batch_idx: int) -> None:
+        """Note the index of a batch that begins."""
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return what is called in place of a hook; see `Callback.wrap_call`."""
 
-    def write(self, trainer: TrainerProtocol, reason: str, batch_idx: int) -> None:
-        """Write the update that is under way.
-
-        Args:
-            trainer: The trainer.
-            reason: What is wrong with it.
-            batch_idx: Index of the last batch of the update.
-        """
+    def write(self, trainer: TrainerProtocol, reason: str) -> None:
+        """Write the update, of which `reason` says what is wrong."""
 
     def end_update(self) -> None:
         """Forget what was noted: what follows belongs to another update."""
@@ -57,7 +58,8 @@ class LossWatch(Callback):
         check_every_n_batches: Batches between two checks; None: 1 with one process on the CPU, else 50.
         checks_loss: Whether losses are checked.
         checks_gradients: Whether the norm of each update's gradients is checked too.
-        capture: Keeps bad updates; None keeps none. With it, each update is checked before it is made, as with "skip".
+        capture: Keeps bad updates; None keeps none. With it, each update is checked before it is made, as with "skip",
+            or after its batch, as the capture needs it.
 
     Raises:
         InvalidArgumentError: If an argument is out of range.
@@ -74,9 +76,9 @@ class LossWatch(Callback):
     ) -> None:
         where = type(self).__name__
         check_one_of(where, get_args(Action), action=action)
-        self._is_before_update = action == "skip" or capture is not None
-        if self._is_before_update and check_every_n_batches is not None:
-            rule = 'None with action="skip" or `capture`, which check before each update'
+        self._is_before_update = action == "skip"
+        if (self._is_before_update or capture is not None) and check_every_n_batches is not None:
+            rule = 'None with action="skip" or `capture`, which check each update'
             raise InvalidArgumentError("check_every_n_batches", rule, check_every_n_batches, where, "Leave it out.")
         advice = "Pass 1 to check after each batch."
         check_number(where, advice, least=1, or_none=True, check_every_n_batches=check_every_n_batches)
@@ -99,10 +101,10 @@ class LossWatch(Callback):
                 rule = "an object that keeps steps, such as camshaft.forensics.StepCapture"
                 raise InvalidArgumentError("capture", rule, capture, where, "Pass `StepCapture(folder)`.")
             vars(self)["wrap_call"] = capture.wrap_call
-        if self._is_before_update:
+        if self._is_before_update or capture is not None:
             vars(self)["on_train_batch_start"] = self._note_batch
             vars(self)["on_before_backward"] = self._add_loss
-            vars(self)["on_before_optimizer_step"] = self._check_before_update
+            vars(self)["on_before_optimizer_step"] = self._before_update
         elif checks_gradients:
             vars(self)["on_before_optimizer_step"] = self._add_norm
 
@@ -122,14 +124,15 @@ class LossWatch(Callback):
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start checking. Raises `InvalidArgumentError` if these optimizers do not allow action "skip"."""
         self._trainer = trainer
-        if self._capture is not None:
-            self._capture.start(trainer, module)
-        if self.action == "skip":
+        self._is_before_update = self.action == "skip"
+        if self._is_before_update:
             self._check_can_skip(trainer)
+        if self._capture is not None:
+            self._is_before_update |= self._capture.start(trainer, module)
         if self._is_before_update:
             # a scaler of losses skips updates whose gradients overflow by itself
             self._is_scaled = hasattr(type(getattr(trainer.strategy, "precision", None)), "scale")
-        every = self.check_every_n_batches
+        every = 1 if self._capture is not None else self.check_every_n_batches
         if every is None:
             strategy = trainer.strategy
             every = 1 if strategy.world_size == 1 and strategy.device.type == "cpu" else 50
@@ -208,7 +211,7 @@ class LossWatch(Callback):
             self._was_bad = False
             return False
         if self._capture is not None:
-            self._capture.write(trainer, str(fault), batch.batch_idx)
+            self._capture.write(trainer, str(fault))
         if self.action == "raise":
             raise fault
         if self.action == "stop":
@@ -233,11 +236,21 @@ class LossWatch(Callback):
 
     def _note_batch(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
         self._batch_idx = batch_idx
+        if self._capture is not None:
+            self._capture.begin_batch(batch_idx)
 
     def _add_loss(self, trainer: TrainerProtocol, module: Any, loss: Tensor) -> None:
         """Add a loss, already divided by the length of the accumulation window, to that of the update."""
+        if not self._is_before_update:
+            return
         loss = loss.detach().reshape(())
         self._update_loss = loss.clone() if self._update_loss is None else self._update_loss + loss
+
+    def _before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
+        if self._is_before_update:
+            self._check_before_update(trainer, module, optimizer)
+        elif self._checks_gradients:
+            self._add_norm(trainer, module, optimizer)
 
     def _check_before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
         """Check an update; with "skip", skip it if it is bad. Waits for the device. Collective."""

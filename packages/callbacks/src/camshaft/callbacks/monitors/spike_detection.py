@@ -71,15 +71,15 @@ class SpikeDetection(LossWatch):
         check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
             else 50. Must be left out with "skip" and with `capture`.
         capture: Keeps bad updates, such as `camshaft.forensics.StepCapture(folder)`, from which the step can be made
-            again. Then losses are checked before each update, as with "skip". None keeps none.
+            again. Then losses are checked before each update, as with "skip", or with several
+            optimizers or manual optimization after each batch. None keeps none.
 
     Attributes:
         bad_batches: Epoch and index of the batches in the file.
 
     Raises:
-        InvalidArgumentError: If an argument is out of range; at fit's start, if action "skip" or `capture` finds
-            several optimizers, or LBFGS; with `capture` also if the module optimizes by hand, its `training_step` takes
-            `hiddens`, or parameters are sharded.
+        InvalidArgumentError: If an argument is out of range; at the start of training, if action
+            "skip" finds several optimizers, or LBFGS, or if `capture` cannot keep steps of the module.
         TrainingSpikeException: If there is a spike and the action is "raise".
     """
 

@@ -265,7 +265,6 @@ def get_available_flops(device: torch.device, dtype: torch.dtype) -> float | Non
     """Return the peak floating-point operations per second of a device, an upper limit that no program reaches.
 
     Args:
-        device: The device.
         dtype: Dtype of matrix products. For float32 the value is that of TensorFloat-32 if torch is set to use it.
 
     Returns:

@@ -366,9 +366,6 @@ class DeviceClock:
 
     On CUDA and XPU a mark is an event in the device's current stream, reached when the work queued before it is done.
     On the CPU it is a reading of `time.perf_counter`; on other devices too, after waiting for them.
-
-    Args:
-        device: The device.
     """
 
     def __init__(self, device: torch.device) -> None:

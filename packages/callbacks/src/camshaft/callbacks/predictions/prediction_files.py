@@ -147,7 +147,7 @@ class PredictionFiles(BasePredictionWriter, ABC):
         whole = [path for path in own if not path.name.startswith(".")]
         if whole and not self.overwrite:
             raise FileExistsError(
-                f"`dirpath` must be without the predictions of a previous run, but got {str(self.dirpath)!r} with "
+                f"`dirpath` must hold no predictions of a previous run, but got {str(self.dirpath)!r} with "
                 f"{len(whole)} of their files in {type(self).__name__}. Pass another folder, or overwrite=True."
             )
         for path in own:
@@ -307,7 +307,7 @@ def _collect(value: Any, name: str, columns: Columns, where: object) -> None:
 def _add(columns: Columns, name: str, column: Any, where: object) -> None:
     name = name or _ONLY
     if name in columns or name in ORDER_COLUMNS:
-        rule = f"named otherwise than {', '.join(ORDER_COLUMNS)}, and each column once"
+        rule = f"a unique name other than {', '.join(ORDER_COLUMNS)}"
         raise InvalidArgumentError("prediction", rule, name, where, "Rename it.")
     if column.dtype.kind not in "biufcUS":
         rule = "of numbers or strings"

@@ -75,32 +75,27 @@ class BasePredictionWriter(Callback):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Write the prediction of one batch.
+        """Write the module's prediction of one batch.
 
         Args:
-            trainer: The trainer.
-            module: The module.
             prediction: What `predict_step` returned, on its device.
             batch_indices: Dataset indices of the batch's samples; None if unknown, as when the loader reads a stream.
                 See `BatchIndices`.
-            batch: The batch.
             batch_idx: Index of the batch in this process's pass over the loader.
             dataloader_idx: Index of the loader.
         """
-        raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_batch_end`. {_ACTION}")
+        raise NotImplementedError(f"{type(self).__qualname__}.write_on_batch_end is not implemented. {_ACTION}")
 
     def write_on_epoch_end(
         self, trainer: TrainerProtocol, module: Any, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
-        """Write the predictions of all batches.
+        """Write the module's predictions of all batches.
 
         Args:
-            trainer: The trainer.
-            module: The module.
             predictions: On the CPU: an item for each batch of this process; a list of such lists for several loaders.
             batch_indices: The `batch_indices` of each batch: a list for each loader, also for a single one.
         """
-        raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_epoch_end`. {_ACTION}")
+        raise NotImplementedError(f"{type(self).__qualname__}.write_on_epoch_end is not implemented. {_ACTION}")
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that the method for `write_interval` is overridden."""
@@ -110,7 +105,7 @@ class BasePredictionWriter(Callback):
             name = f"write_on_{interval}_end"
             is_defined = getattr(type(self), name) is not getattr(BasePredictionWriter, name)
             if getattr(self.interval, f"on_{interval}") and not is_defined:
-                rule = f"an interval for which {type(self).__qualname__} defines a method"
+                rule = f"an interval whose method {type(self).__qualname__} implements"
                 action = f"Define `{name}`, or pass another interval."
                 raise InvalidArgumentError("write_interval", rule, self.interval.value, self, action)
 

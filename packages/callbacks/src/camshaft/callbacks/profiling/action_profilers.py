@@ -296,11 +296,11 @@ class AdvancedProfiler(ActionProfiler):
     def _dump(self, action: str, profiled: cProfile.Profile) -> None:
         if not self.dirpath:
             action_to_take = "Pass `dirpath`."
-            rule = "given for `dump_stats`"
+            rule = "set when `dump_stats` is true"
             raise InvalidArgumentError("dirpath", rule, self.dirpath, self, action_to_take)
         with replace_file(join(os.fspath(self.dirpath), self._prepare_filename(action, ".prof"))) as path:
             profiled.dump_stats(path)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was measured, which cannot be pickled."""
+        """Exclude measurements, which cannot be pickled."""
         return {**vars(self), "profiled_actions": defaultdict(cProfile.Profile), "_running": []}

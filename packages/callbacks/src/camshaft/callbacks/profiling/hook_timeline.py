@@ -77,7 +77,6 @@ class HookTimeline(Callback):
         Args:
             hook: The hook's name.
             kind: The kind of receiver.
-            receiver: The receiver.
             function: Its bound method.
         """
         if self._recording is None or self._is_resolved:

@@ -23,7 +23,6 @@ class ProfiledHooks(Callback):
     callbacks.
 
     Args:
-        profiler: The profiler.
         strategy_name: The class of the strategy.
     """
 
@@ -43,7 +42,6 @@ class ProfiledHooks(Callback):
         Args:
             hook: The hook's name.
             kind: The kind of receiver.
-            receiver: The receiver.
             function: Its bound method.
         """
         if receiver is self:
@@ -104,7 +102,7 @@ class ProfiledHooks(Callback):
         self._stop("run_training_epoch")
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """End what is open."""
+        """Stop all running actions."""
         while self._open:
             self._stop(self._open[-1])
 

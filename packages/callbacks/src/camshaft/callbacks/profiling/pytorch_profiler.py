@@ -148,6 +148,8 @@ class PyTorchProfiler(ActionProfiler):
         step = action_name.rpartition(".")[2]
         if step not in _BATCHES or self.profiler is None or self._emit_nvtx:
             return
+        if self._is_idle and self._steps is not None and self._steps.is_over(step):
+            return
         if "on_trace_ready" not in self._profiler_kwargs:
             self.profiler.on_trace_ready = partial(self._write, action_name)
         if self._steps is not None:
@@ -252,10 +254,13 @@ class _StepSchedule:
         self._current: str | None = None
         self._action = of_steps(0)
 
+    def is_over(self, step: str) -> bool:
+        """Return whether a stage has had all its cycles."""
+        return 0 < self._max_cycles <= self._saved[step]
+
     def advance(self, step: str, *, is_sanity_check: bool) -> None:
         """Count a step."""
-        is_over = self._max_cycles and self._saved[step] >= self._max_cycles
-        if is_sanity_check or is_over or self._current not in (None, step):
+        if is_sanity_check or self.is_over(step) or self._current not in (None, step):
             return
         self._counts[step] += 1
         self._action = self._of_steps(self._counts[step])
@@ -273,11 +278,7 @@ class _StepSchedule:
 
 
 class RegisterRecordFunction:
-    """Makes calls of a model's submodules ranges of torch's profiler, inside a `with` statement.
-
-    Args:
-        model: The model.
-    """
+    """Makes calls of a model's submodules ranges of torch's profiler, inside a `with` statement."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model

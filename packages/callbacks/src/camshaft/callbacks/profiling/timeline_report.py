@@ -158,7 +158,6 @@ def life_cycle_rows(verb: str, times: VerbTimes) -> list[TreeRow]:
     outside of the life cycle, such as `on_exception`, come last.
 
     Args:
-        verb: The verb.
         times: Its measured times.
     """
     placed: set[tuple[str, bool]] = set()
@@ -223,7 +222,6 @@ def trace_json(events: Iterable[Event], rank: int, num_dropped: int) -> str:
     The clock is the machine's monotonic one, so that the files of several processes on one machine can be merged.
 
     Args:
-        events: The events.
         rank: Rank of the process, used as its id.
         num_dropped: Number of older events that were dropped.
     """

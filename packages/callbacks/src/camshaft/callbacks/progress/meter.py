@@ -141,10 +141,9 @@ class ProgressDisplay(Protocol):
     """Rows that are redrawn in place. While it is open, other output appears apart from them."""
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Redraw: at least one row, the innermost pass last.
+        """Redraw the rows: at least one, the innermost pass last.
 
         Args:
-            rows: The rows.
             metrics: Names and formatted values.
         """
 
@@ -152,7 +151,6 @@ class ProgressDisplay(Protocol):
         """Draw a permanent row, above those that are redrawn.
 
         Args:
-            row: The row.
             metrics: Names and formatted values.
         """
 

@@ -101,7 +101,6 @@ def summarize(module: nn.Module, max_depth: int = 1, example_input_array: Any = 
     have no shape yet or are on the meta device. If it raises, that is a warning.
 
     Args:
-        module: The module.
         max_depth: Largest depth of listed submodules; 1 lists the module's children, -1 all, 0 only totals.
         example_input_array: A tensor; a tuple or list of positional arguments; a dictionary of keyword arguments.
             Tensors are moved to the module's device and dtype. None is the module's attribute of this name, if any.

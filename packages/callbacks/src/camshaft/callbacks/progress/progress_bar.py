@@ -97,8 +97,9 @@ class ProgressBar(Callback):
         """Return the batches of a pass over all loaders, infinite if unknown; of training at most to `max_steps`."""
         trainer = self.trainer
         if stage != "train":
-            numbers = {"sanity": "num_sanity_val_batches", "validation": "num_val_batches"}
-            return sum(getattr(trainer, numbers.get(stage, f"num_{stage}_batches")))
+            names = {"sanity": "num_sanity_val_batches", "validation": "num_val_batches"}
+            of_loaders: list[int | float] = getattr(trainer, names.get(stage, f"num_{stage}_batches"))
+            return sum(of_loaders)
         num_batches: int | float = trainer.num_training_batches
         max_steps = getattr(trainer, "max_steps", None)
         if trainer.max_epochs == -1 and max_steps is not None and max_steps > 0:

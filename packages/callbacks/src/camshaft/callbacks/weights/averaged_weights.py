@@ -173,7 +173,9 @@ class AveragedWeights(AveragedModel):
         for name, average, (owner, key) in zip(self._names, self._averages, self._slots, strict=True):
             if name not in values:
                 action = "Resume with the module that was saved, or fit without a checkpoint."
-                raise ValueError(must_be("checkpoint", f"one with an average of {name!r}", None, "fit", action))
+                raise ValueError(
+                    must_be("checkpoint", f"a checkpoint with the average of {name!r}", None, "fit", action)
+                )
             average.copy_(local(place_like(values[name], owner[key].detach())))
         for name, kept in zip(self._copied_names, self._copies, strict=True):
             if name in values:
@@ -250,7 +252,9 @@ def _slots(model: nn.Module, use_buffers: bool) -> tuple[list[str], list[tuple[d
             value = owner[key]
             if is_lazy(value):
                 action = "Run the module once on a batch in `configure_model` or before."
-                raise ValueError(must_be("parameter", "of a known shape to be averaged", name, "on_fit_start", action))
+                raise ValueError(
+                    must_be("parameter", "initialized before weights are averaged", name, "on_fit_start", action)
+                )
             if value.is_floating_point() or value.is_complex():
                 names.append(name)
                 slots.append((owner, key))

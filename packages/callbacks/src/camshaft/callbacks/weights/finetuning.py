@@ -48,24 +48,22 @@ class BaseFinetuning(Callback):
 
     def freeze_before_training(self, module: Any) -> None:
         """Freeze the parts that are not trained at first; called before `configure_optimizers`. To be overridden."""
-        rule = "overridden"
-        raise NotImplementedError(
-            must_be("freeze_before_training", rule, None, type(self).__qualname__, "Define it, with `self.freeze`.")
-        )
+        name = f"{type(self).__qualname__}.freeze_before_training"
+        raise NotImplementedError(f"{name} is not implemented. Freeze layers there, by `self.freeze`.")
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
-        """Unfreeze the parts that are trained from this epoch on; called for each optimizer. To be overridden.
+        """Unfreeze the parts of the module that are trained from this epoch on. To be overridden.
+
+        Called for each optimizer.
 
         An override with a fourth argument gets the optimizer's index.
 
         Args:
-            module: The module.
             epoch: Zero-based index of the epoch.
             optimizer: An optimizer of the fit.
         """
-        rule = "overridden"
-        action = "Define it, with `self.unfreeze_and_add_param_group`."
-        raise NotImplementedError(must_be("finetune_function", rule, None, type(self).__qualname__, action))
+        name = f"{type(self).__qualname__}.finetune_function"
+        raise NotImplementedError(f"{name} is not implemented. Call `self.unfreeze_and_add_param_group` there.")
 
     @staticmethod
     def flatten_modules(modules: Modules) -> list[nn.Module]:
@@ -79,10 +77,9 @@ class BaseFinetuning(Callback):
 
     @staticmethod
     def filter_params(modules: Modules, train_bn: bool = True, requires_grad: bool = True) -> Iterator[nn.Parameter]:
-        """Yield the trainable or the frozen parameters; shared ones once for each module.
+        """Yield the trainable or the frozen parameters of modules; shared ones once for each.
 
         Args:
-            modules: The modules.
             train_bn: Whether to include those of batch normalisation.
             requires_grad: Whether to yield the trainable parameters, or the frozen ones.
         """
@@ -120,7 +117,6 @@ class BaseFinetuning(Callback):
         """Return the parameters, each once, that are in no group of an optimizer.
 
         Args:
-            optimizer: The optimizer.
             params: The parameters.
         """
         seen = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -140,7 +136,6 @@ class BaseFinetuning(Callback):
 
         Args:
             modules: The modules to unfreeze.
-            optimizer: The optimizer.
             lr: Learning rate of the group. None is that of the first group divided by `initial_denom_lr`.
             initial_denom_lr: See `lr`.
             train_bn: Whether to unfreeze their batch normalisation too.
@@ -184,7 +179,7 @@ class BaseFinetuning(Callback):
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Add the groups of a checkpoint's optimizers, before their states are loaded."""
         if any(True for _ in sharded_parts(module)):
-            rule = "unsharded: sharding fixes which parameters are trainable"
+            rule = "unsharded, since sharding fixes which parameters are trainable"
             action = "Use another strategy, or train all of the module from the start."
             raise ValueError(must_be("module", rule, "a sharded one", type(self).__name__, action))
         self._module, self._optimizers = module, list(trainer.optimizers)
@@ -253,7 +248,7 @@ def _regroup(optimizer: Any, groups: list[list[str]], parameters: dict[str, nn.P
         return
     missing = [name for group in groups for name in group if name not in parameters]
     if missing or len(groups) < len(now):
-        rule = "the one that was saved, with the same parameters in its groups"
+        rule = "the saved optimizer, with the same parameters in its groups"
         action = "Resume with the same module and optimizer, or fit without a checkpoint."
         raise ValueError(must_be("optimizer", rule, missing or f"{len(now)} groups", where, action))
     options = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
@@ -319,7 +314,7 @@ class BackboneFinetuning(BaseFinetuning):
         check_number(self, above=0, or_none=True, **first_lr, initial_denom_lr=initial_denom_lr)
         check_not_both(self, **first_lr)
         if initial_denom_lr != 10.0 and (backbone_initial_ratio_lr, backbone_initial_lr) != (None, None):
-            rule = "left out if the first learning rate is given otherwise"
+            rule = "left at its default when the first learning rate is given"
             raise InvalidArgumentError("initial_denom_lr", rule, initial_denom_lr, self, "Pass one of them.")
         self.unfreeze_backbone_at_epoch = unfreeze_backbone_at_epoch
         self.lambda_func = lambda_func

@@ -226,7 +226,7 @@ class ModelPruning(Callback):
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Refuse sharded parameters."""
         if any(True for _ in sharded_parts(module)):
-            rule = "unsharded: a mask is of a whole parameter"
+            rule = "unsharded, since a mask covers a whole parameter"
             raise ValueError(must_be("module", rule, "a sharded one", type(self).__name__, "Use another strategy."))
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -245,7 +245,7 @@ class ModelPruning(Callback):
             self.make_pruning_permanent(module)
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Let go of the module."""
+        """Drop the reference to the module."""
         self._module = None
 
     def on_save_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
@@ -326,7 +326,7 @@ def _resolve(
     """Return torch's function or method, with its options."""
     if ModelPruning._is_pruning_method(pruning_fn):
         if not is_global:
-            rule, action = "true for a method of one's own", "Leave it out, or name one of torch's methods."
+            rule, action = "True for a custom pruning method", "Leave it out, or name one of torch's methods."
             raise InvalidArgumentError("use_global_unstructured", rule, is_global, where, action)
         function, options = pruning_fn, {}
     else:

@@ -137,7 +137,7 @@ class StochasticWeightAveraging(Callback):
             has_forward = type(module).forward is not nn.Module.forward
             if not has_forward and type(self).forward_batch is StochasticWeightAveraging.forward_batch:
                 action = f"Define it, or override `forward_batch` of {where}."
-                rule = "defined to recompute the statistics of batch normalisation"
+                rule = "implemented to recompute batch-norm statistics"
                 raise ValueError(must_be("forward", rule, None, type(module).__qualname__, action))
             with trainer.trial():  # fails here rather than after training
                 pass
@@ -200,7 +200,9 @@ class StochasticWeightAveraging(Callback):
         if isinstance(start, float):
             if limit is None:
                 action = "Pass `swa_epoch_start` as the number of an epoch, or set `max_epochs`."
-                raise InvalidArgumentError("max_epochs", f"a number to take {start} of", None, where, action)
+                raise InvalidArgumentError(
+                    "max_epochs", "set when `swa_epoch_start` is a fraction", None, where, action
+                )
             start = int(start * limit)
         elif limit is not None and start > limit and not trainer.fast_dev_run:
             action = "Pass a smaller one, or train longer."

@@ -278,5 +278,5 @@ def check_no_other_averaging(callback: Callback, trainer: TrainerProtocol) -> No
     ]
     if others:
         where = type(callback).__name__
-        rule = "without another callback that averages weights"
+        rule = "without a second callback that averages weights"
         raise ValueError(must_be("callbacks", rule, type(others[0]).__name__, where, "Pass one of them."))

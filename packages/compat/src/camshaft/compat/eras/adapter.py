@@ -17,10 +17,11 @@ from camshaft.compat.eras.processes import delegate
 from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in, may_log_with_other_options
 from camshaft.compat.eras.report import describe
-from camshaft.hooks_core import CATALOGUE, no_op
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver
+from camshaft.hooks_core.eras.hooks import MODULE_ONLY_ERAS
+from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import FitOrder, Run
 from camshaft.loops.metrics import MetricLog
 
@@ -85,7 +86,7 @@ def finds_unused(module: nn.Module) -> bool:
     step = implementation(module, "training_step")
     if step is not None and "optimizer_idx" in parameter_names(step):
         return True
-    return read_era(module, Receiver.MODULE, CATALOGUE).behaviour.finds_unused_parameters
+    return read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
 
 
 class OwnSummary:

@@ -10,25 +10,12 @@ import attrs
 
 from camshaft.compat.eras.evidence import calls_method, returns_logs
 from camshaft.compat.eras.reading import COULD_RETURN_LOGS, EraReading
-from camshaft.hooks_core import CATALOGUE, Catalogue, HookSpec, Receiver
+from camshaft.compat.names.table import advice
+from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import Argument, arguments_of
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, uses_parameter
-from camshaft.hooks_core.dispatch.readings import MethodReading
-
-_MOVED = {
-    "on_init_start": "Do this in `__init__`: nothing is called any more while a trainer is made.",
-    "on_init_end": "Do this in `setup(self, trainer, pl_module, stage)`, which begins every verb.",
-    "init_ddp_connection": "Leave it out, and pass what it sets by `DDPStrategy(backend=..., timeout=...)`.",
-    "configure_ddp": "Leave it out, and pass what it sets by `DDPStrategy(find_unused_parameters=...)` and its like.",
-    "configure_apex": 'Leave it out, and pass `precision="16-mixed"` to the trainer: apex is no more.',
-    "init_optimizers": "Return the optimizers and schedulers from `configure_optimizers` as they are to be.",
-    "summarize": "Leave it out, and pass a `ModelSummary` callback to the trainer.",
-    "restore_weights": "Load the weights in `setup(self, stage)`, or pass `ckpt_path` to `fit`.",
-    "get_progress_bar_dict": "Log these values with `self.log(name, value, prog_bar=True)`.",
-    "on_tng_metrics": "Log these values with `self.log(name, value)` in `training_step`.",
-    "on_post_move_to_device": "Tie the weights in `configure_model(self)`.",
-}
-"""Advice for hooks without a counterpart today."""
+from camshaft.hooks_core.eras.binding import EraMethod
+from camshaft.hooks_core.eras.hooks import EARLIER_HOOKS, EraSpec, hooks_of_eras
 
 _STAGES = {"training_epoch_end": "training", "validation_epoch_end": "validation", "test_epoch_end": "test"}
 _SEVERAL_STEPS = ("training_step_end", "validation_step_end", "test_step_end")
@@ -49,17 +36,16 @@ class Advice:
     sketch: str = ""
 
 
-def advise(receiver: object, reading: EraReading, catalogue: Catalogue = CATALOGUE) -> list[Advice]:
+def advise(receiver: object, reading: EraReading) -> list[Advice]:
     """Return the edits that make a receiver one of today, in the order of its methods' names.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
         reading: What was found out about it.
-        catalogue: The hooks.
     """
     found: list[Advice] = []
     for method in reading.methods.values():
-        found += _of_method(receiver, method, reading, catalogue)
+        found += _of_method(receiver, method, reading)
     if reading.kind is Receiver.MODULE:
         found += _of_step(receiver, reading)
         found += _of_returned_logs(receiver)
@@ -70,14 +56,14 @@ def advise(receiver: object, reading: EraReading, catalogue: Catalogue = CATALOG
     return found
 
 
-def _of_method(receiver: object, method: MethodReading, reading: EraReading, catalogue: Catalogue) -> Iterator[Advice]:
+def _of_method(receiver: object, method: EraMethod, reading: EraReading) -> Iterator[Advice]:
     name = method.name
-    spec = catalogue[name]
+    spec = method.spec
     function = implementation(receiver, name)
     assert function is not None
-    later = _later_name(spec, catalogue)
-    if name in _MOVED:
-        yield Advice(name, _MOVED[name])
+    later = _later_name(spec)
+    if f"hook:{name}" in advice():
+        yield Advice(name, advice()[f"hook:{name}"])
     elif name == "training_step":
         return  # what is to be done depends on its arguments, and is said of those of today as well
     elif name == "optimizer_step":
@@ -97,22 +83,17 @@ def _of_method(receiver: object, method: MethodReading, reading: EraReading, cat
     elif spec.is_current:
         yield Advice(name, "Take today's arguments.", _signature(spec, reading.kind, function, method))
     else:
-        yield _of_moments(spec, later, function, method, reading, catalogue)
+        yield _of_moments(spec, later, function, method, reading)
 
 
 def _of_moments(
-    spec: HookSpec,
-    later: str,
-    function: Callable[..., Any],
-    method: MethodReading,
-    reading: EraReading,
-    catalogue: Catalogue,
+    spec: EraSpec, later: str, function: Callable[..., Any], method: EraMethod, reading: EraReading
 ) -> Advice:
     """Return the advice about a hook that goes by another name today."""
-    if later in _MOVED:
-        return Advice(spec.name, _MOVED[later])
-    moments = [name for name in method.moments if catalogue[name].is_current]
-    if catalogue[later].kind != spec.kind:  # it announces what another provides
+    if f"hook:{later}" in advice():
+        return Advice(spec.name, advice()[f"hook:{later}"])
+    moments, today = [name for name in method.moments if name in CATALOGUE], hooks_of_eras()[later]
+    if today.kind != spec.kind:  # it announces what another provides
         return Advice(spec.name, f"Do this at the beginning of `{later}`.")
     text = f"Rename it to `{later}`."
     if spec.condition:
@@ -120,10 +101,10 @@ def _of_moments(
     if moments[1:]:
         others = " and ".join(f"`{name}`" for name in moments[1:])
         text += f" It was called with {others} as well: do it there too if it matters there."
-    return Advice(spec.name, text, _signature(catalogue[later], reading.kind, function, method))
+    return Advice(spec.name, text, _signature(today, reading.kind, function, method))
 
 
-def _of_optimizer_step(function: Callable[..., Any], method: MethodReading, reading: EraReading) -> Advice:
+def _of_optimizer_step(function: Callable[..., Any], method: EraMethod, reading: EraReading) -> Advice:
     text = "Take today's arguments, and hand the closure on: it runs training_step, zeroes gradients and runs backward."
     if reading.behaviour.steps_after_backward:
         text += " What looks at gradients belongs in `on_before_optimizer_step`."
@@ -177,10 +158,13 @@ def _of_zeroing(receiver: object, reading: EraReading) -> Iterator[Advice]:
         )
 
 
-def _later_name(spec: HookSpec, catalogue: Catalogue) -> str:
+def _later_name(spec: EraSpec) -> str:
     """Return the name of a hook today, or its last one."""
     while spec.today:
-        spec = catalogue[spec.today[0]]
+        later = spec.today[0]
+        if later not in EARLIER_HOOKS:
+            return later
+        spec = EARLIER_HOOKS[later]
     return spec.name
 
 
@@ -188,7 +172,7 @@ def _word(stage: str) -> str:
     return "train" if stage == "training" else stage
 
 
-def _signature(spec: HookSpec, kind: Receiver, function: Callable[..., Any], method: MethodReading) -> str:
+def _signature(spec: HookSpec, kind: Receiver, function: Callable[..., Any], method: EraMethod) -> str:
     """Return the signature that a method should have, with its own names for the arguments that it has already."""
     names = [_parameter_name(function, method.arguments, source) for source in arguments_of(spec, kind)]
     return f"def {spec.name}({', '.join(['self', *names])}):"

@@ -27,9 +27,10 @@ from camshaft.compat.eras.updates import (
     BatchCountedTruncatedOptimization,
     NoOptimizer,
     NoToggle,
+    toggle_of,
     update_class,
 )
-from camshaft.hooks_core.eras import TODAY, Behaviour
+from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import (
     ConfiguredOptimizers,
@@ -42,7 +43,7 @@ from camshaft.loops import (
 )
 from camshaft.loops.optimization.configuration import read_configuration
 from camshaft.loops.optimization.manual import check_optimizer_idx
-from camshaft.loops.optimization.toggling import OptimizerToggle, toggle_of
+from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, has_owner, is_under_autocast
 
 _FIRST_OF_TODAY = (2, 0)
@@ -50,17 +51,10 @@ _FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
 _FIRST_WITHOUT_DEFAULT_MONITOR = (1, 0)
 _FIRST_THAT_ASKS_SETTINGS = (1, 6)
 _OF_EARLIER_SCHEDULERS = ("reduce_on_plateau", "opt_idx")
+_ON = ("enabled", "keep_batchnorm_fp32", "master_weights", "patch_torch_functions")
 _SETTINGS_OF_APEX: dict[str, tuple[Any, ...]] = {
-    "enabled": (True,),
-    "opt_level": ("O1", "O2"),
-    "cast_model_type": (None,),
-    "patch_torch_functions": (None, True),
-    "keep_batchnorm_fp32": (None, True, "True"),
-    "master_weights": (None, True),
-    "loss_scale": (None, "dynamic"),
-    "cast_model_outputs": (None,),
-    "min_loss_scale": (None,),
-    "max_loss_scale": (None, 2.0**24),
+    **{"opt_level": ("O1", "O2"), "loss_scale": (None, "dynamic"), "max_loss_scale": (None, 2.0**24)},
+    **dict.fromkeys(_ON, (None, True, "True")),
 }
 """Settings of `amp.initialize`, and the values of each that are what torch's mixed precision does."""
 
@@ -144,10 +138,10 @@ class EraOptimization(StandardOptimizationFactory):
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return what lets the parameters of the optimizer at work alone require gradients, if its era did so."""
-        if behaviour_in(context.run).freezes_other_optimizers:
-            return super().make_toggle(context)
         optimizers = context.configured.optimizers
-        return toggle_of(context.run.module, optimizers) or NoToggle(optimizers)
+        own = toggle_of(context.run.module, optimizers)
+        freezes = behaviour_in(context.run).freezes_other_optimizers
+        return own or (super().make_toggle(context) if freezes else NoToggle(optimizers))
 
 
 def _warn_of_counts(run: Run, optimization: ConfiguredOptimizers, limits: FitLimits) -> None:
@@ -287,14 +281,12 @@ class Amp:
         """Return models and optimizers unchanged; the models alone if there are no optimizers.
 
         Raises:
-            TypeError: If apex had no such setting.
             NotImplementedError: If a setting asks for anything that torch's mixed precision does not do.
         """
         for name, value in settings.items():
-            if name not in _SETTINGS_OF_APEX:
-                raise TypeError(f"amp.initialize() got an unexpected keyword argument {name!r}. Leave it out.")
-            if value not in _SETTINGS_OF_APEX[name]:
-                rule = f"one of {', '.join(map(repr, _SETTINGS_OF_APEX[name]))}, as torch's own mixed precision has it"
+            known = _SETTINGS_OF_APEX.get(name, (None,))
+            if value not in known:
+                rule = f"one of {', '.join(map(repr, known))}, as torch's own mixed precision has it"
                 action = "Leave it out, or choose another `precision` of the trainer, such as '32-true' or '16-true'."
                 raise NotImplementedError(must_be(name, rule, value, "amp.initialize", action))
         return models if optimizers is None else (models, optimizers)

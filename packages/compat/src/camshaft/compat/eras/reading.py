@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import attrs
 
 from camshaft.compat.eras.evidence import calls_method, declared_function, logs_by_itself, returns_logs
-from camshaft.hooks_core import ERAS, Catalogue, Fault, HookSpec, Receiver
+from camshaft.hooks_core import CATALOGUE, Catalogue, Fault, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import (
+    CANONICAL_NAMES,
     Argument,
-    BindingError,
     arguments_of,
-    bind_hook,
     candidates,
+    for_one_loader,
     parameter_names,
 )
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, receiver_name, uses_parameter
-from camshaft.hooks_core.dispatch.readings import MethodReading, ReceiverReading
-from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES, TODAY, Behaviour, behaviour_of
-from camshaft.hooks_core.spec import CANONICAL_NAMES
+from camshaft.hooks_core.dispatch.readings import ReceiverReading
+from camshaft.hooks_core.eras.binding import EraMethod, fit_in, fits
+from camshaft.hooks_core.eras.faults import faults_of_earlier
+from camshaft.hooks_core.eras.hooks import (
+    EARLIER_ERAS,
+    EARLIER_HOOKS,
+    ERAS,
+    EVERYDAY_NAMES,
+    EraSpec,
+    hooks_of_eras,
+    in_eras,
+)
+from camshaft.hooks_core.eras.releases import TODAY, Behaviour, behaviour_of
 
 COULD_RETURN_LOGS = (
     "training_step",
@@ -67,6 +77,8 @@ class EraReading(ReceiverReading):
         as_earlier: For a receiver of today that has hooks of an earlier era, its reading as one of that era.
     """
 
+    methods: Mapping[str, EraMethod] = attrs.field(factory=dict)
+    hooks: Mapping[str, HookSpec] = attrs.field(default=EARLIER_HOOKS, repr=False)
     is_declared: bool = False
     returns_logs: bool = False
     as_earlier: EraReading | None = None
@@ -97,14 +109,26 @@ def read_receivers(
     readings = [read_era(receiver, kind, catalogue) for kind, receiver in found]
     if is_earlier:
         readings = [one.as_earlier or one for one in readings]
-    readings = in_era_of_module(readings, catalogue)
+    readings = in_era_of_module(readings)
     return [
-        attrs.evolve(reading, faults=tuple(conflicts(receiver, reading, catalogue)))
+        attrs.evolve(reading, faults=tuple(faults_beside(receiver, reading)))
         for reading, (_, receiver) in zip(readings, found, strict=True)
     ]
 
 
-def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReading:
+def faults_beside(receiver: object, reading: EraReading) -> list[Fault]:
+    """Return the faults of a receiver beside those that `resolve` finds: hooks of no era that it is of, and conflicts.
+
+    Args:
+        receiver: A callback, module, data module or strategy, or the class of one.
+        reading: What was found out about it.
+    """
+    read, is_of_today = reading.methods.keys() | reading.of_today.keys(), reading.is_of_today
+    faults = faults_of_earlier(receiver, reading.kind, read, is_of_today=is_of_today, is_dead=is_of_today)
+    return [*faults, *conflicts(receiver, reading)]
+
+
+def read_era(receiver: object, kind: Receiver, catalogue: Catalogue = CATALOGUE) -> EraReading:
     """Find out which era a receiver was written for. Nothing is called.
 
     A class may declare it: `hook_era = "0.8"`, or any other release ("1.1.8"). Otherwise it belongs to an earlier era
@@ -128,7 +152,8 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
     declared = getattr(receiver, "hook_era", None)
     if declared is not None:
         behaviour_of(declared, name)
-    specs = [spec for method in sorted(candidates(receiver)) if (spec := catalogue.get(method)) is not None]
+    hooks = hooks_of_eras(catalogue)
+    specs = [hooks[method] for method in sorted(candidates(receiver)) if method in hooks]
     found = [_Method(receiver, spec, kind) for spec in specs if kind in spec.receivers]
     bound = {method.spec.name: method.arguments_of_today() for method in found}
     of_today = {method: arguments for method, arguments in bound.items() if arguments is not None}
@@ -152,9 +177,9 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
     reading = EraReading(
         name,
         kind,
-        methods,
-        {method: arguments for method, arguments in of_today.items() if method not in methods},
-        version if is_earlier else None,
+        methods=methods,
+        of_today={method: arguments for method, arguments in of_today.items() if method not in methods},
+        version=version if is_earlier else None,
         is_declared=declared is not None,
         returns_logs=logs and behaviour.returns_logs,
     )
@@ -163,31 +188,30 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
     return reading
 
 
-def is_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
+def is_of_today(receiver: object, spec: EraSpec, kind: Receiver) -> bool:
     """Return whether a method is a hook of today that takes today's arguments."""
     return _Method(receiver, spec, kind).arguments_of_today() is not None
 
 
-def in_era_of_module(readings: Sequence[EraReading], catalogue: Catalogue) -> list[EraReading]:
+def in_era_of_module(readings: Sequence[EraReading]) -> list[EraReading]:
     """Return the readings, where those that do not declare their era share the module's if that is an earlier one.
 
     The hooks of earlier eras that a callback has do not tell in which of them it was written; its company does.
 
     Args:
         readings: What was found out about each receiver.
-        catalogue: The hooks.
     """
     version = next((one.version for one in readings if one.kind is Receiver.MODULE), None)
     if version is None:
         return list(readings)
     own = [one.as_earlier or one for one in readings]
     return [
-        one if one.is_of_today or one.is_declared or one.kind is Receiver.MODULE else _moved(one, version, catalogue)
+        one if one.is_of_today or one.is_declared or one.kind is Receiver.MODULE else _moved(one, version)
         for one in own
     ]
 
 
-def conflicts(receiver: object, reading: EraReading, catalogue: Catalogue) -> list[Fault]:
+def conflicts(receiver: object, reading: EraReading) -> list[Fault]:
     """Return what keeps a receiver that has hooks of an earlier era from running; empty for one of today.
 
     Its hooks contradict each other, because what two eras do with them cannot both be done.
@@ -195,23 +219,22 @@ def conflicts(receiver: object, reading: EraReading, catalogue: Catalogue) -> li
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
         reading: What was found out about it.
-        catalogue: The hooks.
     """
     if not reading.methods and reading.is_of_today:
         return []
     own = set(candidates(receiver))  # not what a trace put on it
     return [
         Fault(reading.receiver, method, message)
-        for method, message in _contradictions(receiver, reading, catalogue)
+        for method, message in _contradictions(receiver, reading)
         if method in own
     ]
 
 
-def _moved(reading: EraReading, version: str, catalogue: Catalogue) -> EraReading:
+def _moved(reading: EraReading, version: str) -> EraReading:
     """Return a reading with its methods at the moments of a version."""
     era = behaviour_of(version).era
     methods = {
-        name: attrs.evolve(method, moments=catalogue[name].moments_in(era, version)) if method.moments else method
+        name: attrs.evolve(method, moments=EARLIER_HOOKS[name].moments_in(era, version)) if method.moments else method
         for name, method in reading.methods.items()
     }
     return attrs.evolve(reading, version=version, methods=methods)
@@ -222,7 +245,7 @@ class _Method:
     """A method of a receiver under the name of a hook."""
 
     receiver: object
-    spec: HookSpec
+    spec: EraSpec
     kind: Receiver
 
     @cached_property
@@ -233,11 +256,7 @@ class _Method:
 
     def arguments_in(self, era: str | None) -> tuple[Argument, ...] | None:
         """Return the arguments that it takes of those of an era, None being today's; None if they do not fill it."""
-        try:
-            arguments = bind_hook(self.function, self.spec, self.kind, era)
-        except BindingError:
-            return None
-        return tuple(argument.under_todays_name() for argument in arguments)
+        return fit_in(self.function, self.spec, self.kind, era)
 
     def arguments_of_today(self) -> tuple[Argument, ...] | None:
         """Return the arguments of a hook of today; None if it is none, or would lack the closure that an era gives."""
@@ -252,13 +271,11 @@ class _Method:
     def fits(self) -> dict[str, tuple[Argument, ...]]:
         """Return the earlier eras that know the hook and whose arguments the method can take, each with these."""
         eras = _eras_of_closure(self.function) if self.spec.name == _STEP else EARLIER_ERAS
-        known = [era for era in eras if era in self.spec.eras and self.kind in self.spec.receivers_in(era)]
-        found = {era: self.arguments_in(era) for era in known}
-        return {era: arguments for era, arguments in found.items() if arguments is not None}
+        return fits(self.function, self.spec, self.kind, eras)
 
     def num_shared_names(self, era: str | None) -> int:
         """Return how many of its parameters have names that the hook's arguments have in an era."""
-        names = {*arguments_of(self.spec, self.kind, era), *self.spec.optional_in(era)}
+        names = {*arguments_of(self.spec.as_in(era), self.kind), *self.spec.optional_in(era)}
         return len(parameter_names(self.function) & names)
 
     @property
@@ -274,7 +291,7 @@ class _Method:
         parameters = inspect.signature(self.function).parameters.values()
         if any(one.kind is one.VAR_POSITIONAL for one in parameters):
             return False
-        provided = [arguments_of(self.spec, self.kind, era) for era in self.spec.eras if era in EARLIER_ERAS]
+        provided = [arguments_of(self.spec.as_in(era), self.kind) for era in self.spec.eras if era in EARLIER_ERAS]
         return all("optimizer_idx" in map(_todays_name, names) and len(parameters) < len(names) for names in provided)
 
     def is_evidence(self) -> bool:
@@ -283,7 +300,7 @@ class _Method:
         is_namesake = self.spec.kind == "override" and bool(self.spec.parameters) and not any(fitting.values())
         return bool(fitting) and self.spec.name not in EVERYDAY_NAMES and not is_namesake
 
-    def read_in(self, era: str, version: str) -> MethodReading | None:
+    def read_in(self, era: str, version: str) -> EraMethod | None:
         """Return how an earlier era calls it; None if it is called as today."""
         spec, fitting = self.spec, self.fits
         best = max(fitting, key=lambda one: (self.num_shared_names(one), one == era, ERAS.index(one)), default=None)
@@ -296,7 +313,8 @@ class _Method:
             of_today = self.arguments_of_today()
             if of_today is not None and not self._means_otherwise(best, era, of_today, arguments):
                 return None
-        return MethodReading(spec.name, best, arguments, () if spec.is_current else spec.moments_in(era, version))
+        moments = () if spec.is_current else spec.moments_in(era, version)
+        return _reading_in(self.function, spec, self.kind, best, arguments, moments)
 
     def _means_otherwise(
         self, best: str, era: str, of_today: tuple[Argument, ...], of_era: tuple[Argument, ...]
@@ -309,6 +327,42 @@ class _Method:
         if num_of_era != num_of_today or best != era or self.spec.kind == "step":
             return num_of_era > num_of_today
         return of_era[: len(of_today)] != of_today
+
+
+def _reading_in(
+    method: Callable[..., Any],
+    spec: EraSpec,
+    kind: Receiver,
+    era: str,
+    arguments: tuple[Argument, ...],
+    moments: tuple[str, ...],
+) -> EraMethod:
+    """Return how a method is called as a hook of an earlier era, with arguments that `bind_in` returned.
+
+    Args:
+        method: The method.
+        spec: The hook.
+        kind: The kind of receiver that the method belongs to.
+        era: The era.
+        arguments: The arguments.
+        moments: The hooks in whose moments it is called.
+    """
+    of_one = arguments
+    if spec.kind == "step" and spec.name != "predict_step":  # all others got the index of a single loader, too
+        of_one = for_one_loader(method, spec.as_in(era), kind, arguments)
+    place = [*EARLIER_HOOKS].index(spec.name) + 1 if moments else 0
+    taken = {argument.source for argument in arguments}
+    return EraMethod(
+        hook=spec.as_in(era),
+        arguments=arguments,
+        arguments_of_one_loader=of_one,
+        moments=moments,
+        place=place - len(EARLIER_HOOKS) - 1 if spec.precedes else place,
+        condition=spec.condition,
+        fixed={name: value for name, value in spec.fixed.items() if name in taken},
+        era=era,
+        spec=spec,
+    )
 
 
 def _todays_name(name: str) -> str:
@@ -334,7 +388,7 @@ def _likeliest(
             if era in method.fits:
                 num_names += method.num_shared_names(era)
                 taken = [one.source for one in method.fits[era]]
-                provided = arguments_of(method.spec, kind, era)
+                provided = arguments_of(method.spec.as_in(era), kind)
                 num_unskipped += taken == [*map(_todays_name, provided[: len(taken)])]
         return num_fitting, num_names, num_unskipped, ERAS.index(era)
 
@@ -401,22 +455,22 @@ def _eras_of_closure(method: Callable[..., Any]) -> tuple[str, ...]:
     return ("1.x",) if uses_parameter(method, list(parameters)[_CLOSURE_POSITION]) else ("0.5", "0.7", "0.8")
 
 
-def _contradictions(receiver: object, reading: EraReading, catalogue: Catalogue) -> Iterator[_Contradiction]:
+def _contradictions(receiver: object, reading: EraReading) -> Iterator[_Contradiction]:
     if reading.is_of_today:
-        yield from _declared_for_today(receiver, reading, catalogue)
+        yield from _declared_for_today(receiver, reading)
         return
     step = implementation(receiver, _STEP) if reading.kind is Receiver.MODULE else None
     if step is None:
         return
-    yield from [*_order(receiver, step, reading, catalogue[_STEP])] or [*_closure(step, reading)]
+    yield from [*_order(receiver, step, reading)] or [*_closure(step, reading)]
     yield from _within_update(receiver, reading)
     yield from _zeroes_twice(receiver, step, reading)
 
 
-def _declared_for_today(receiver: object, reading: EraReading, catalogue: Catalogue) -> Iterator[_Contradiction]:
+def _declared_for_today(receiver: object, reading: EraReading) -> Iterator[_Contradiction]:
     declared = getattr(receiver, "hook_era", None)
-    for name in reading.methods:
-        spec = catalogue[name]
+    for name, method in reading.methods.items():
+        spec = method.spec
         eras = ", ".join(era for era in spec.eras if not spec.is_current or era not in ("2.0", "2.x"))
         what = "this hook" if not spec.is_current else "this signature of it"
         yield (
@@ -426,8 +480,9 @@ def _declared_for_today(receiver: object, reading: EraReading, catalogue: Catalo
         )
 
 
-def _order(receiver: object, step: Callable[..., Any], reading: EraReading, spec: HookSpec) -> Iterator[_Contradiction]:
+def _order(receiver: object, step: Callable[..., Any], reading: EraReading) -> Iterator[_Contradiction]:
     """Report an `optimizer_step` of an era with another order than the class's."""
+    spec = in_eras(CATALOGUE[_STEP])
     follows = reading.behaviour.steps_after_backward
     method = reading.methods.get(_STEP)
     if method is None:

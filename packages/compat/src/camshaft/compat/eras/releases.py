@@ -6,7 +6,7 @@ from typing import Any
 
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.eras import TODAY, Behaviour
+from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import Run
 

@@ -9,11 +9,14 @@ from typing import Any
 import attrs
 
 from camshaft.compat.eras.advice import Advice
-from camshaft.compat.eras.reading import EraReading, conflicts, read_era
-from camshaft.hooks_core import CATALOGUE, ERAS, Catalogue, HookSpec, Receiver, find_faults, inspection
-from camshaft.hooks_core.dispatch.readings import MethodReading
-from camshaft.hooks_core.eras import Behaviour
-from camshaft.hooks_core.inspection import HookMethod, Inspection
+from camshaft.compat.eras.reading import EraReading, faults_beside, read_era
+from camshaft.hooks_core import CATALOGUE, Catalogue, Receiver
+from camshaft.hooks_core.dispatch.faults import examine
+from camshaft.hooks_core.eras import inspection
+from camshaft.hooks_core.eras.binding import EraMethod
+from camshaft.hooks_core.eras.hooks import EARLIER_HOOKS, ERAS, EraSpec
+from camshaft.hooks_core.eras.inspection import HookMethod, Inspection
+from camshaft.hooks_core.eras.releases import Behaviour
 from camshaft.hooks_core.spec import kind_in_words
 
 _WITH_ONE = "with one process it is not called"
@@ -36,12 +39,11 @@ class EraInspection(Inspection):
     reading: EraReading
 
 
-def describe(reading: EraReading, catalogue: Catalogue = CATALOGUE) -> str:
+def describe(reading: EraReading) -> str:
     """Return what was found out about a receiver, in lines for its owner: to print once when a run starts.
 
     Args:
         reading: What was found out.
-        catalogue: The hooks.
 
     Returns:
         The text; empty for a receiver of today.
@@ -51,7 +53,7 @@ def describe(reading: EraReading, catalogue: Catalogue = CATALOGUE) -> str:
     lines = [f"{reading.receiver} {_standing(reading)}"]
     for method in reading.methods.values():
         call = f"{method.name}({', '.join(str(argument) for argument in method.arguments)})"
-        lines.append(f"  {call}: {moment_of(method, reading.behaviour, catalogue)}")
+        lines.append(f"  {call}: {moment_of(method, reading.behaviour)}")
     if reading.returns_logs:
         lines.append("  what a step or an epoch's end returns as `log` and `progress_bar` is logged")
     lines += [f"  {line}" for line in order_of(reading)]
@@ -73,24 +75,23 @@ def inspect_class(klass: type, kind: Receiver | None = None, catalogue: Catalogu
     """
     kind = kind or inspection.kind_of(klass)
     reading = read_era(klass, kind, catalogue)
-    faults = find_faults(klass, kind, catalogue, reading.methods, is_of_today=reading.is_of_today, has_reader=True)
-    faults += conflicts(klass, reading, catalogue)
+    _, faults = examine(klass, kind, catalogue, EARLIER_HOOKS, reading.methods)
+    faults = sorted([*faults, *faults_beside(klass, reading)], key=lambda fault: fault.method)
     faulty = {fault.method for fault in faults}
     hooks = inspection.hooks_of(klass, kind, catalogue)
-    methods = tuple(_method(klass, spec, reading, faulty, catalogue) for spec in hooks)
+    methods = tuple(_method(klass, spec, reading, faulty) for spec in hooks)
     era = None if reading.is_of_today else reading.behaviour.era
     return EraInspection(kind, methods, tuple(faults), inspection.common_eras(methods), era, reading)
 
 
-def moment_of(method: MethodReading, behaviour: Behaviour, catalogue: Catalogue = CATALOGUE) -> str:
+def moment_of(method: EraMethod, behaviour: Behaviour) -> str:
     """Return when camshaft.compat calls a method, in words that follow its name.
 
     Args:
         method: The method.
         behaviour: What its module's era did otherwise.
-        catalogue: The hooks.
     """
-    return _OTHERWISE.get(method.name) or inspection.moment_of(method, behaviour, catalogue)
+    return _OTHERWISE.get(method.name) or inspection.moment_of(method, behaviour)
 
 
 def order_of(reading: EraReading) -> list[str]:
@@ -156,7 +157,7 @@ def _standing(reading: EraReading) -> str:
     return f"is taken for a {kind} of era {reading.version}. What is called as there:"
 
 
-def _method(klass: type, spec: HookSpec, reading: EraReading, faulty: set[str], catalogue: Catalogue) -> HookMethod:
+def _method(klass: type, spec: EraSpec, reading: EraReading, faulty: set[str]) -> HookMethod:
     eras = inspection.fitting_eras(klass, reading.kind, spec)
     method = reading.methods.get(spec.name)
     if method is None and spec.is_current:
@@ -165,11 +166,11 @@ def _method(klass: type, spec: HookSpec, reading: EraReading, faulty: set[str], 
             method = attrs.evolve(method, era=reading.behaviour.era)
     if method is None or spec.name in faulty:
         return HookMethod(spec.name, eras)
-    when = moment_of(method, reading.behaviour, catalogue)
+    when = moment_of(method, reading.behaviour)
     return inspection.called(method, eras, when, _contract(spec, reading))
 
 
-def _contract(spec: HookSpec, reading: EraReading) -> str:
+def _contract(spec: EraSpec, reading: EraReading) -> str:
     """Return what becomes of a hook's return value in the class's era."""
     if spec.kind == "step" and reading.returns_logs:
         return f"{spec.returns}; `log` and `progress_bar` in a dictionary are logged"

@@ -136,7 +136,9 @@ class LedgerCheck(RunLedger):
             found = lines[-1]["chain"] if len(lines) == num_lines else f"{len(lines)} lines"
             if found != chain:
                 rule = f"that of the run which the checkpoint is from, with the chain {chain} at line {num_lines}"
-                raise LedgerError(rule, found, path, "Pass the ledger of that run, or another checkpoint.")
+                raise LedgerError(
+                    "ledger", rule, found, str(path), "Pass the ledger of that run, or another checkpoint."
+                )
         # without a state nothing is known of the window in which the checkpoint may lie
         first = step + 1 if state or not step else step + 2
         lines_of_steps = {line["step"]: line for line in ledger.lines if "step" in line}

@@ -24,7 +24,7 @@ from typing import Any
 import attrs
 import torch
 
-from camshaft.callbacks.arguments import usable_path
+from camshaft.callbacks.arguments import InvalidArgumentError, usable_path
 from camshaft.forensics.ledger.digests import hex_of
 from camshaft.hooks_core.durable_files import append, flush
 from camshaft.hooks_core.messages import must_be
@@ -53,21 +53,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 _LENGTH_OF_CHAIN = len(_CHAIN) + 16 + len('"}')
 
 
-class LedgerError(ValueError):
-    """A file is no ledger, is damaged, or belongs to another run.
-
-    Attributes:
-        path: The file, or its URL.
-    """
-
-    def __init__(self, rule: str, found: object, path: Path | str, action: str) -> None:
-        super().__init__(must_be("ledger", rule, found, str(path), action))
-        self.path = path
-        self._arguments = rule, found, path, action
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return the constructor's arguments, so that the error can be sent to other processes."""
-        return type(self), self._arguments
+class LedgerError(InvalidArgumentError):
+    """A file is no ledger, is damaged, or belongs to another run; `where` is the file, or its URL."""
 
 
 @attrs.frozen
@@ -164,11 +151,11 @@ class LedgerFile:
         action = "Resume with the ledger that was written with the checkpoint."
         if len(lines) < position.num_lines:
             rule = f"one of at least {position.num_lines} lines, as many as when the checkpoint was saved"
-            raise LedgerError(rule, len(lines), self.path, action)
+            raise LedgerError("ledger", rule, len(lines), str(self.path), action)
         found = chain_of(lines, self.path)
         if found != position.chain:
             rule = f"that of the run which the checkpoint is from, with the chain {position.chain} there"
-            raise LedgerError(rule, found, self.path, action)
+            raise LedgerError("ledger", rule, found, str(self.path), action)
         os.truncate(self._local, sum(len(line) + 1 for line in lines))  # in one step of the file system
         self.position = position
         header: dict[str, Any] = json.loads(lines[0])
@@ -252,26 +239,19 @@ def find_ledger(run: str | os.PathLike[str]) -> Path | str:
         ModuleNotFoundError: If it is a URL and fsspec is not installed.
     """
     text = local_path(run)
-    found = _ledgers_in_store(absolute(text)) if is_url(text) else _ledgers_on_disk(Path(text))
+    text = absolute(text) if is_url(text) else text
+    direct = join(text, FILE_NAME)
+    if exists(text) and not is_folder(text):
+        found = [text]
+    elif exists(direct):
+        found = [direct]
+    else:
+        below = files_below(text) if is_url(text) else map(str, Path(text).rglob(FILE_NAME))
+        found = sorted(one for one in below if os.path.basename(one) == FILE_NAME)
     if len(found) != 1:
         rule = f"a ledger, or a folder with one file {FILE_NAME}"
-        value = [str(path) for path in found] if found else str(run)
-        raise FileNotFoundError(must_be("run", rule, value, "find_ledger", "Pass the path of the ledger."))
-    return found[0]
-
-
-def _ledgers_on_disk(given: Path) -> list[Path]:
-    if given.is_file():
-        return [given]
-    direct = given / FILE_NAME
-    return [direct] if direct.is_file() else sorted(given.rglob(FILE_NAME)) if given.is_dir() else []
-
-
-def _ledgers_in_store(url: str) -> list[str]:
-    if exists(url) and not is_folder(url):
-        return [url]
-    direct = join(url, FILE_NAME)
-    return [direct] if exists(direct) else sorted(one for one in files_below(url) if one.endswith(f"/{FILE_NAME}"))
+        raise FileNotFoundError(must_be("run", rule, found or str(run), "find_ledger", "Pass the path of the ledger."))
+    return found[0] if is_url(text) else Path(found[0])
 
 
 def read_bytes(path: Path | str) -> bytes:
@@ -296,12 +276,14 @@ def read_ledger(path: Path | str) -> Ledger:
     """
     lines = whole_lines(read_bytes(path))
     if not lines or not lines[0].startswith(b'{"ledger":'):
-        raise LedgerError("a file that RunLedger wrote", (lines or [b""])[0][:40], path, "Pass another path.")
+        raise LedgerError(
+            "ledger", "a file that RunLedger wrote", (lines or [b""])[0][:40], str(path), "Pass another path."
+        )
     chain_of(lines, path)
     header, *others = map(json.loads, lines)
     if header["ledger"] != FORMAT_VERSION:
         action = "Read it with the version of camshaft-forensics that wrote it, or a newer one."
-        raise LedgerError(f"of format {FORMAT_VERSION}", header["ledger"], path, action)
+        raise LedgerError("ledger", f"of format {FORMAT_VERSION}", header["ledger"], str(path), action)
     return Ledger(path, header, others)
 
 
@@ -326,7 +308,7 @@ def chain_of(lines: Iterable[bytes], path: Path | str) -> str:
         expected = hex_of(chain.encode() + body)
         if tail != f'{_CHAIN}{expected}"}}'.encode():
             rule = "whole, each line chained to the one before"
-            raise LedgerError(rule, f"another line {number}", path, "Take a copy that was not changed.")
+            raise LedgerError("ledger", rule, f"another line {number}", str(path), "Take a copy that was not changed.")
         chain = expected
     return chain
 
@@ -334,6 +316,22 @@ def chain_of(lines: Iterable[bytes], path: Path | str) -> str:
 def json_of(value: Any) -> str:
     """Return a value as JSON in a line, without blanks."""
     return _encode(value)
+
+
+def determinism() -> dict[str, Any]:
+    """Return the switches of the process on which the bits of results depend."""
+    return {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "num_threads": torch.get_num_threads(),
+    }
+
+
+def name_of_device(device: torch.device) -> str:
+    """Return the name of the model of a device, as far as it has one."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def versions() -> dict[str, str]:

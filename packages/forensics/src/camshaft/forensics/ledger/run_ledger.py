@@ -30,7 +30,7 @@ from camshaft.forensics.ledger.digests import (
     states_of,
     weights_of,
 )
-from camshaft.forensics.ledger.ledger_file import LedgerFile, Position, json_of, versions
+from camshaft.forensics.ledger.ledger_file import LedgerFile, Position, determinism, json_of, name_of_device, versions
 from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class RunLedger(Callback):
         data_ranks = strategy.all_gather(strategy.data_rank)
         state, self._loaded = self._loaded or (self._state if trainer.global_step else {}), {}
         if state and len(state["windows"]) == strategy.world_size:
-            self._window = _Window.of(state["windows"][strategy.global_rank])
+            self._window = _Window(*map(list, state["windows"][strategy.global_rank]))
         self._open(state, _facts(trainer, module, data_ranks), trainer)
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -313,6 +313,7 @@ class RunLedger(Callback):
             self._file.append(lines_of(rows, parts))
 
 
+@attrs.define(eq=False)
 class _Window:
     """Notes of the batches since the latest update.
 
@@ -323,13 +324,10 @@ class _Window:
         norms: Norms of gradients; before an update those of one that a scaler of losses skipped.
     """
 
-    __slots__ = ("batches", "losses", "norms", "samples")
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.samples: list[Any] = []
-        self.losses: list[Any] = []
-        self.norms: list[Any] = []
+    batches: list[int] = attrs.field(factory=list)
+    samples: list[Any] = attrs.field(factory=list)
+    losses: list[Any] = attrs.field(factory=list)
+    norms: list[Any] = attrs.field(factory=list)
 
     def add(self, later: _Window) -> None:
         """Add what was noted later for the same update."""
@@ -340,13 +338,6 @@ class _Window:
         self.losses += later.losses
         self.norms += later.norms
 
-    @classmethod
-    def of(cls, values: Sequence[Sequence[Any]]) -> _Window:
-        """Return what `plain` returned the values of."""
-        window = cls()
-        window.batches, window.samples, window.losses, window.norms = map(list, values)
-        return window
-
     def plain(self) -> list[list[Any]]:
         """Return it as plain values; waits for the device."""
         samples = [one.hex() if isinstance(one, BatchDigest) else one for one in self.samples]
@@ -355,6 +346,7 @@ class _Window:
         return [self.batches, samples, losses, norms]
 
 
+@attrs.define(eq=False)
 class Update:
     """An update that was noted, to be written.
 
@@ -366,10 +358,11 @@ class Update:
         digests: Digests of weights and optimizers; None without them.
     """
 
-    __slots__ = ("digests", "epoch", "random", "step", "window")
-
-    def __init__(self, step: int, epoch: int, window: _Window, random: str, digests: _Digests | None) -> None:
-        self.step, self.epoch, self.window, self.random, self.digests = step, epoch, window, random, digests
+    step: int
+    epoch: int
+    window: _Window
+    random: str
+    digests: _Digests | None
 
 
 @attrs.frozen
@@ -476,12 +469,10 @@ def _json_of_samples(samples: list[Any]) -> str:
 def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict[str, Any]:
     """Return what a run is, as the header has it: plain values that are the same when the same run is started again."""
     strategy = trainer.strategy
-    device = strategy.device
-    cudnn = torch.backends.cudnn
     return {
         "versions": versions(),
         "platform": [platform.system(), platform.machine()],
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": name_of_device(strategy.device),
         "world_size": strategy.world_size,
         "data_ranks": data_ranks,
         "strategy": plain(strategy),
@@ -494,11 +485,7 @@ def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict
         "data": {"num_batches": str(trainer.num_training_batches), "num_samples": _num_samples(trainer)},
         "seed": os.environ.get("PL_GLOBAL_SEED"),
         "determinism": {
-            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-            "cudnn_deterministic": cudnn.deterministic,
-            "cudnn_benchmark": cudnn.benchmark,
-            "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "num_threads": torch.get_num_threads(),
+            **determinism(),
             "CUBLAS_WORKSPACE_CONFIG": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
             "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED"),
         },

@@ -1,13 +1,11 @@
-"""`replay_capture`: makes a training step again from what `NonFiniteGuard` or `SpikeDetection` captured of it."""
+"""`replay_capture`: a replay whose loader has the batches that were captured of one update."""
 
 from __future__ import annotations
 
 import copy
 import os
-from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,26 +14,23 @@ from torch.utils.data import DataLoader
 
 from camshaft.forensics.ledger.digests import digest_of
 from camshaft.forensics.ledger.ledger_file import versions
-from camshaft.forensics.replay.replayed_step import ReplayedStep
+from camshaft.forensics.replay.fit import Observer, Replay
+from camshaft.forensics.replay.step import EndOfStep, ReplayedStep, StepDebugger, StepWatch
 from camshaft.forensics.replay.step_capture import (
     CapturedStep,
     CaptureError,
     captures_in,
-    left_out,
+    is_non_finite,
+    loss_in,
     read_capture,
 )
-from camshaft.forensics.replay.step_debugger import StepDebugger
-from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
-from camshaft.hooks_core import Callback, no_op
+from camshaft.hooks_core import Receiver, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.spec import Receiver
-from camshaft.loops.lifecycle import EndOfVerb
-from camshaft.loops.optimization.update import loss_of, without_graph
 from camshaft.loops.state.random_state import isolated_randomness, restore_random_state
 from camshaft.trainer import Trainer
-from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, UNSAVED_KEY
 from camshaft.trainer.load_from_checkpoint import built
+from camshaft.trainer.running import VerbCall
 
 
 def replay_capture(
@@ -49,10 +44,11 @@ def replay_capture(
 ) -> ReplayedStep:
     """Make a captured training step again, forward and backward, and look into it.
 
-    It runs in a fit of its own, in this process alone, on a GPU if it was captured on one and there is one: a `Trainer`
-    of the captured precision calls the module's hooks up to the update, which is not made. Weights, buffers, modes,
-    optimizer state, random numbers and batches are the captured ones. What else the module keeps in attributes is as
-    its constructor and its hooks leave it.
+    It is a `replay` in a fit of its own, in this process alone, on a GPU if it was captured on one and there is one: a
+    `Trainer` of the captured precision calls the module's hooks up to the update, which is not made; with several
+    optimizers or manual optimization, to the end of the batch. Weights, buffers, modes, optimizers' states, random
+    numbers and batches are the captured ones. What else the module keeps in attributes is as its constructor and its
+    hooks leave it.
 
     Args:
         folder: The folder with the captures, or its URL.
@@ -66,8 +62,9 @@ def replay_capture(
             leaving it raises `bdb.BdbQuit`.
 
     Returns:
-        The step. With gradient accumulation all its batches are made again; it is the one whose loss was not finite,
-        else the first in which something is not finite, else the last.
+        The step. If `training_step` was called several times for the update, as with gradient accumulation, all are
+        made again; it is the one whose loss was not finite, else the first in which something is not finite, else the
+        last.
 
     Raises:
         FileNotFoundError: If the folder holds no capture, or none of that step and rank.
@@ -111,47 +108,41 @@ def find_capture(
 
 def module_for(capture: CapturedStep, module: Any, path: str, weights_only: bool | None = None) -> nn.Module:
     """Return the module for a capture; see `replay_capture`. Raises `TypeError` if there is none."""
-    where, found = "replay_capture", module
+    found = module
     if isinstance(module, type):
-        facts = dict(capture.hyper_parameters)
-        saved = facts.get(HYPER_PARAMETERS_KEY, {})
-        missing = {name: gone.kind for name, value in saved.items() if (gone := left_out(value)) is not None}
-        if missing:
-            facts[HYPER_PARAMETERS_KEY] = {name: saved[name] for name in saved if name not in missing}
-            facts[UNSAVED_KEY] = missing
-        found = built(module, facts, "", None, {}, path, None, weights_only)
+        found = built(module, dict(capture.facts), "", None, {}, path, None, weights_only)
     elif callable(module) and not isinstance(module, nn.Module):
         found = module()
     if not isinstance(found, nn.Module):
         rule = f"a module, its class, or a function that returns it; the captured one is a {capture.module}"
-        raise TypeError(must_be("module", rule, found, where, "Pass the module: a capture holds data alone."))
+        raise TypeError(
+            must_be("module", rule, found, "replay_capture", "Pass the module: a capture holds data alone.")
+        )
     return found
 
 
 def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False) -> ReplayedStep:
-    """Return the step of a capture, made again with a module, which draws random numbers.
+    """Return the step of a capture, made again with a module; draws random numbers.
 
     Raises:
         CaptureError: If they do not fit, or the batch was not unpickled.
     """
-    for call in capture.calls:
-        gone = left_out((call.arguments, call.keywords))
-        if gone is not None:
-            rule = f"complete, but its batch has a {gone.kind} that "
-            rule += "was not unpickled" if gone.error is None else f"could not be pickled ({gone.error})"
-            action = "Pass weights_only=False if you trust the file."
-            raise CaptureError(
-                f"`capture` must be {rule}, in replay_capture. "
-                + (action if gone.error is None else "Give its class a form that can be pickled.")
-            )
-    settings, debugger = capture.settings, StepDebugger() if debug else None
-    on_gpu = settings["device"] == "cuda" and torch.cuda.is_available()
+    if capture.left_out:
+        raise CaptureError(
+            f"`capture` must be complete, but it has a {capture.left_out[0]} that was not unpickled, in "
+            "replay_capture. Pass weights_only=False if you trust the file."
+        )
+    settings = capture.settings
+    bad_idx = next((idx for idx, call in enumerate(capture.calls) if is_non_finite(call)), None)
+    batches = {call.batch_idx: copy.deepcopy(call.batch) for call in capture.calls}
+    watch = StepWatch(capture.step, debugger=StepDebugger() if debug else None, debugged_idx=bad_idx or 0)
+    calls = _CapturedCalls(capture, watch)
     trainer = Trainer(
-        accelerator="gpu" if on_gpu else "cpu",
+        accelerator="gpu" if settings["device"] == "cuda" and torch.cuda.is_available() else "cpu",
         devices=1,
         precision=settings["precision"],
         max_epochs=capture.epoch + 1,
-        accumulate_grad_batches=len(capture.calls),
+        accumulate_grad_batches=len(batches),
         limit_val_batches=0,
         num_sanity_val_steps=0,
         logger=False,
@@ -159,128 +150,75 @@ def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False)
         enable_progress_bar=False,
         enable_model_summary=False,
         deterministic=settings["deterministic_algorithms"] or None,
-        callbacks=(again := _Again(capture, debugger)),
     )
-    batches = [copy.deepcopy(call.arguments[0]) for call in capture.calls]  # what gets them may change them
-    trainer.fit_loop.progress.global_step = capture.step - 1
-    trainer.fit_loop.progress.current_epoch = capture.epoch
-    loader: Any = DataLoader(batches, batch_size=None, collate_fn=_batch_as_it_is)  # type: ignore[arg-type]
+    progress = trainer.fit_loop.progress
+    progress.global_step, progress.current_epoch = capture.step - 1, capture.epoch
+    values: Any = list(batches.values())
+    loader: Any = DataLoader(values, batch_size=None, collate_fn=_batch_as_it_is)
+    fit = VerbCall("fit", module, {"train": loader, "validate": None})
     with _switches(settings):
-        trainer.fit(module, loader)
-    if debugger is not None and debugger.has_quit:
-        raise BdbQuit
-    assert again.replayed is not None
-    return again.replayed
+        Replay(call=fit, before=[watch], after=[EndOfStep(watch), calls]).run(trainer, None)
+    steps = watch.steps
+    if bad_idx is None:
+        bad_idx = next((idx for idx, step in enumerate(steps) if step.inspection.origins), len(steps) - 1)
+    found = steps[bad_idx]
+    found.batch_idx, found.differences = capture.calls[bad_idx].batch_idx, calls.differences
+    return found
 
 
 _LEFT_OUT = ("on_before_batch_transfer", "on_after_batch_transfer", "transfer_batch_to_device")
 """Hooks whose work was done on a captured batch, but for its move to the device."""
 
 
-class _Again(Callback):
-    """Makes captured calls of `training_step` in place of those of a fit, looks into them, and ends it.
+class _CapturedCalls(Observer):
+    """Makes captured calls of `training_step` in place of those of a replay. Runs after all other callbacks.
 
     Args:
         capture: The capture.
-        debugger: Stops in the first call whose captured loss was not finite, else in the first; None stops in none.
+        watch: What looks into the steps, and ends the replay.
 
     Attributes:
-        replayed: The call to tell of; None before the first.
+        differences: In what the losses differ from the captured ones.
     """
 
-    def __init__(self, capture: CapturedStep, debugger: StepDebugger | None) -> None:
-        self.replayed: ReplayedStep | None = None
-        self._capture = capture
-        self._debugger = debugger
-        self._trainer: Any = None
-        self._module: Any = None
-        self._call_idx = 0
-        self._open: ExitStack | None = None
-        self._close: Callable[[], None] = no_op
-        losses = [call.loss for call in capture.calls]
-        self._bad_idx = next(
-            (idx for idx, one in enumerate(losses) if one is not None and not bool(one.isfinite().all())), None
-        )
+    def __init__(self, capture: CapturedStep, watch: StepWatch) -> None:
+        self.differences: list[str] = []
+        self._capture, self._watch = capture, watch
+        self._num_made = 0
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return the function; of a step, and of what was done to its batch already, one in its place."""
-        if hook == "training_step":
-            return partial(self._call, function)
         if hook == "prepare_data":
             return no_op
-        return _batch_as_it_is if hook in _LEFT_OUT else function
-
-    def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Note the trainer."""
-        self._trainer, self._module = trainer, module
-
-    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        """End the fit."""
-        self._close()
-        raise EndOfVerb
+        return _batch_as_it_is if hook in _LEFT_OUT else super().wrap_call(hook, kind, receiver, function)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """End a call that is not the last one of the update."""
-        self._close()
+        """End the replay after the last call, where no update has ended it."""
+        if self._num_made == len(self._capture.calls):
+            self._watch.end()
 
-    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-        """Remove the hooks of a call that raised."""
-        if self._open is not None:
-            self._open.close()
-        self._trainer = self._module = None
-
-    def _call(self, function: Callable[..., Any], *_: Any, **__: Any) -> Any:
-        trainer, module, call_idx = self._trainer, self._module, self._call_idx
-        captured = self._capture.calls[call_idx]
-        if call_idx == 0:
-            put_state(self._capture, module, trainer)
+    def call_step(self, function: Callable[..., Any], *_: Any, **__: Any) -> Any:
+        """Make the next captured call."""
+        strategy, module, captured = self.trainer.strategy, self.module, self._capture.calls[self._num_made]
+        if self._num_made == 0:
+            put_state(self._capture, module, self.trainer)
+        self._num_made += 1
         for name, part in module.named_modules():
             part.training = self._capture.modes[name]
-        arguments, keywords = copy.deepcopy((captured.arguments, captured.keywords))
-        batch = self._moved(arguments[0])
-        rest, keywords = trainer.strategy.batch_to_device((arguments[1:], keywords))
-        self._open = ExitStack()
-        inspection = self._open.enter_context(inspect_step(module, batch))
+        batch, rest, keywords = copy.deepcopy((captured.batch, captured.arguments, captured.keywords))
+        move = implementation(module, "transfer_batch_to_device")
+        batch = strategy.batch_to_device(batch) if move is None else move(batch, strategy.device, 0)
+        rest, keywords = strategy.batch_to_device((rest, keywords))
         restore_random_state(captured.random_state)
-        if self._debugger is not None and call_idx == (self._bad_idx or 0):
-            function = partial(self._debugger.run_step, module, function)
         outputs = function(batch, *rest, **keywords)
-        loss = loss_of(outputs, module)
-        if loss is not None:
-            inspection.add_loss(loss)
-            loss = loss.detach().clone()
-        self._close = partial(self._end, inspection, batch, rest, without_graph(outputs), loss)
+        loss = loss_in(outputs)
+        if captured.has_returned and not _has_same_bits(captured.loss, loss):
+            of_call = f" of call {self._num_made} for the update" if len(self._capture.calls) > 1 else ""
+            numbers = f"is {_number(loss)}, but {_number(captured.loss)} was captured"
+            self.differences.append(f"the loss{of_call} {numbers}")
         return outputs
-
-    def _moved(self, batch: Any) -> Any:
-        """Return a batch on the device, moved by the module if it does that itself."""
-        strategy = self._trainer.strategy
-        move = implementation(self._module, "transfer_batch_to_device")
-        return strategy.batch_to_device(batch) if move is None else move(batch, strategy.device, 0)
-
-    def _end(self, inspection: StepInspection, batch: Any, rest: Any, outputs: Any, loss: Tensor | None) -> None:
-        """Compare a call with the captured one, and take it as the result if it is the first bad one, or the last."""
-        assert self._open is not None
-        self._open.close()
-        self._close, capture, call_idx = no_op, self._capture, self._call_idx
-        self._call_idx += 1
-        differences = [] if self.replayed is None else self.replayed.differences
-        before = capture.calls[call_idx].loss
-        if not _has_same_bits(before, loss):
-            of_call = f" of batch {call_idx + 1} of the update" if len(capture.calls) > 1 else ""
-            differences.append(f"the loss{of_call} is {_number(loss)}, but {_number(before)} was captured")
-        is_found = self._bad_idx is not None or (self.replayed is not None and self.replayed.inspection.origins)
-        if self.replayed is not None and is_found and call_idx != self._bad_idx:
-            return
-        gradients = {
-            name: one.grad.detach().clone() for name, one in self._module.named_parameters() if one.grad is not None
-        }
-        batch_idx = capture.batch_idx - len(capture.calls) + 1 + call_idx
-        self.replayed = ReplayedStep(
-            capture.step, capture.epoch, batch_idx, batch, outputs, loss, inspection, gradients, differences
-        )
 
 
 def _batch_as_it_is(batch: Any, *_: Any, **__: Any) -> Any:
@@ -310,11 +248,13 @@ def put_state(capture: CapturedStep, module: nn.Module, trainer: Any) -> None:
                 buffer.copy_(values)
             else:  # one that grows, or is made in the first step
                 modules[owner]._buffers[own_name] = values.to(trainer.strategy.device, copy=True)
+        for name, gradient in capture.gradients.items():
+            parameters[name].grad = gradient.to(parameters[name].device, copy=True)
     try:
-        if left_out(capture.optimizer) is None:
-            trainer.optimizers[0].load_state_dict(copy.deepcopy(capture.optimizer))
+        for optimizer, state in zip(trainer.optimizers, capture.optimizers, strict=True):
+            optimizer.load_state_dict(copy.deepcopy(state))
     except (ValueError, KeyError) as error:
-        raise _does_not_fit(capture, f"its optimizer does not take the captured state ({error})") from error
+        raise _does_not_fit(capture, f"its optimizers do not take the captured states ({error})") from error
     trainer.strategy.load_state_dict(capture.strategy)
 
 

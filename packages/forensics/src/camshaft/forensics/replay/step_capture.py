@@ -6,14 +6,10 @@ A capture holds data, no code: to make the step again takes the module that it w
 from __future__ import annotations
 
 import copy
-import io
 import os
-import pickle
-import random
 import re
-import sys
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +18,23 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
-from camshaft.callbacks.finders.trials import check_optimization
+from camshaft.forensics.ledger.ledger_file import determinism, name_of_device, versions
+from camshaft.hooks_core import Receiver
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import absolute, entries_of, join, local_copy, replace_file
-from camshaft.hooks_core.spec import Receiver
-from camshaft.hooks_core.transfer import parts_of
+from camshaft.hooks_core.optimizer_step import needs_closure
+from camshaft.hooks_core.remote_files import absolute, entries_of, join
+from camshaft.loops.state.random_state import random_state
+from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint, write_checkpoint
+from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, hyperparameters_for_checkpoints
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-FORMAT = "camshaft step capture 1"
+FORMAT = "camshaft step capture 2"
 """The format that a capture names in itself."""
 
 _NAME = re.compile(r"step-(\d+)-rank-(\d+)\.capture")
-_OBJECT = "camshaft_object"
-"""The key of what stands in the place of an object."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
 class CaptureError(ValueError):
@@ -50,16 +46,22 @@ class CapturedCall:
     """A call of `training_step`.
 
     Attributes:
-        arguments: What it got: positional arguments, the batch first.
+        batch_idx: Zero-based index of the batch in the epoch.
+        random_state: The states of Python's, NumPy's, torch's and the devices' generators just before it.
+        batch: The batch.
+        arguments: Further positional arguments.
         keywords: What it got by name.
-        random_state: The states of Python's, NumPy's, torch's and the device's generators just before it.
         loss: The loss that it returned, on the CPU; None if it returned none.
+        has_returned: Whether it had returned when the capture was written.
     """
 
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
+    batch_idx: int
     random_state: dict[str, Any]
+    batch: Any = None  # these three are left out of a capture if they hold objects that were not unpickled
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = attrs.field(factory=dict)
     loss: Tensor | None = None
+    has_returned: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -70,45 +72,61 @@ class CapturedStep:
         reason: The error or warning that it was kept for.
         step: Number of the update, from 1 on.
         epoch: Zero-based epoch.
-        batch_idx: Zero-based index of the last batch of the update in the epoch.
         rank: Rank of the process.
         world_size: Number of processes.
         versions: Versions of Python, torch and camshaft's packages.
         settings: Device, precision, and switches on which bits depend.
         module: Class of the module, to be told; nothing is imported by it.
-        hyper_parameters: The module's hyperparameters by the keys of checkpoints.
         parameters: The parameters by name, before the update.
         requires_grad: The parameters that require gradients.
+        gradients: Gradients that were there already, by parameter.
         buffers: The buffers by name, before the first call.
         modes: The submodules by name, with true for those in training mode.
-        optimizer: The optimizer's state before the update.
+        optimizers: The optimizers' states before the update.
         strategy: The strategy's state, such as the scale of losses.
-        calls: The calls of `training_step` whose gradients are added up for the update: several with gradient
-            accumulation.
+        calls: The calls of `training_step` for the update: several with gradient accumulation, and with several
+            optimizers that take turns.
+        facts: What a checkpoint says of the module's hyperparameters, and of objects that were not unpickled.
     """
 
     reason: str
     step: int
     epoch: int
-    batch_idx: int
     rank: int
     world_size: int
     versions: dict[str, str]
     settings: dict[str, Any]
     module: str
-    hyper_parameters: dict[str, Any]
     parameters: dict[str, Tensor]
     requires_grad: list[str]
+    gradients: dict[str, Tensor]
     buffers: dict[str, Tensor]
     modes: dict[str, bool]
-    optimizer: dict[str, Any]
+    optimizers: list[dict[str, Any]]
     strategy: dict[str, Any]
     calls: list[CapturedCall]
+    facts: dict[str, Any]
 
     @property
     def has_non_finite_loss(self) -> bool:
         """True if a loss of this process was NaN or infinite."""
-        return any(call.loss is not None and not bool(call.loss.isfinite().all()) for call in self.calls)
+        return any(map(is_non_finite, self.calls))
+
+    @property
+    def left_out(self) -> list[str]:
+        """Types of the objects that were not unpickled, hyperparameters aside."""
+        return [kind for keys, kind in objects_left_out(self.facts).items() if keys[0] != HYPER_PARAMETERS_KEY]
+
+
+def loss_in(outputs: Any) -> Tensor | None:
+    """Return the loss in what `training_step` returned, detached; None if there is none."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return loss.detach() if isinstance(loss, Tensor) else None
+
+
+def is_non_finite(call: CapturedCall) -> bool:
+    """Return whether the loss of a call was NaN or infinite."""
+    return call.loss is not None and not bool(call.loss.isfinite().all())
 
 
 class StepCapture:
@@ -116,12 +134,13 @@ class StepCapture:
 
     It notes the state from which the update that is under way began, and writes it when the guard asks it to. Before
     each call of `training_step` the batch is copied, and the states of generators are; before the first of an update,
-    the buffers are. Weights and the optimizer's state are read when a capture is written, before the update. A step
-    waits for nothing. After the last capture nothing is noted any more.
+    the buffers are. With one optimizer under automatic optimization, weights and the optimizer's state are read when a
+    capture is written, before the update. Otherwise a batch may make several updates: weights and the optimizers'
+    states are copied before each batch. After the last capture nothing is noted any more.
 
     Args:
         folder: Folder of the captures, or its URL; made as needed.
-        max_captures: Largest number of captures of each process; afterwards nothing is copied any more.
+        max_captures: Largest number of captures of each process.
 
     Attributes:
         num_captured: Number of captures so far.
@@ -131,50 +150,71 @@ class StepCapture:
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_captures: int = 1) -> None:
-        where = type(self).__name__
-        check_number(where, "Pass 1 to keep the first.", least=1, max_captures=max_captures)
-        self.folder = absolute(usable_path("folder", folder, where))
+        self._where = type(self).__name__
+        check_number(self._where, "Pass 1 to keep the first.", least=1, max_captures=max_captures)
+        self.folder = absolute(usable_path("folder", folder, self._where))
         self.max_captures = max_captures
         self.num_captured = 0
-        self._where = where
-        self._module: nn.Module | None = None  # while it trains
-        self._device = torch.device("cpu")
+        self._module: Any = None  # while it trains
+        self._trainer: Any = None
+        self._is_by_batch = False  # a state is copied before each batch
+        self._batch_idx = 0
         self._calls: list[CapturedCall] = []
-        self._buffers: dict[str, Tensor] = {}
+        self._state: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what belongs to a run out of copies and pickles."""
-        return {**vars(self), "_module": None, "_calls": [], "_buffers": {}}
+        return {**vars(self), "_module": None, "_trainer": None, "_calls": [], "_state": {}}
 
-    def start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Check that steps can be captured, and begin, unless the trainer replays a run, which writes nothing.
+    def start(self, trainer: TrainerProtocol, module: Any) -> bool:
+        """Begin, unless the trainer replays a run, which writes nothing.
+
+        Args:
+            trainer: The trainer, after `configure_optimizers`.
+            module: The module.
+
+        Returns:
+            Whether updates have to be checked before they are made; else after each batch.
 
         Raises:
-            InvalidArgumentError: If the module optimizes by hand, not with exactly one optimizer, or with one that
-                evaluates the loss itself; if its `training_step` takes `hiddens`, the state between parts of batches
-                that are split along time; if parameters are sharded.
+            InvalidArgumentError: If the optimizer evaluates the loss itself; if several under automatic optimization
+                accumulate gradients or take turns by `frequency`; if `training_step` takes `hiddens`, the state between
+                parts of batches that are split along time; if parameters are sharded.
         """
-        check_optimization(trainer, module, self._where)
-        action = "Leave `capture` out."
-        if "hiddens" in signature(module.training_step).parameters:
-            rule = "None for a `training_step` that takes `hiddens`: it keeps whole batches, not parts along time"
-            raise InvalidArgumentError("capture", rule, self.folder, self._where, action)
-        sharded = [name for name, one in module.named_parameters() if hasattr(one, "device_mesh")]
-        if sharded:
-            rule = f"None with sharded parameters ({sharded[0]}, ...), of which a process has only a part"
-            raise InvalidArgumentError("capture", rule, self.folder, self._where, action)
-        self._module = None if getattr(trainer, "is_replaying", False) else module
-        self._device = trainer.strategy.device
-        self.end_update()
+        self.stop()
+        is_automatic = getattr(module, "automatic_optimization", True)
+        self._is_by_batch = not is_automatic or len(trainer.optimizers) != 1
+        sharded = next((name for name, one in module.named_parameters() if hasattr(one, "device_mesh")), None)
+        problem = None
+        if is_automatic and any(map(needs_closure, trainer.optimizers)):
+            problem = "with an optimizer that evaluates the loss itself"
+        elif is_automatic and self._is_by_batch and (trainer.accumulate_grad_batches != 1 or _frequencies(trainer)):
+            problem = "with several optimizers that accumulate gradients, or take turns by `frequency`"
+        elif "hiddens" in signature(module.training_step).parameters:
+            problem = "for a `training_step` that takes `hiddens`: it keeps whole batches, not parts along time"
+        elif sharded is not None:
+            problem = f"with sharded parameters ({sharded}, ...), of which a process has only a part"
+        if problem is not None:
+            raise InvalidArgumentError("capture", f"None {problem}", self.folder, self._where, "Leave `capture` out.")
+        if not getattr(trainer, "is_replaying", False):
+            self._trainer, self._module = trainer, module
+        return not self._is_by_batch
 
     def stop(self) -> None:
         """Note nothing any more."""
-        self._module = None
-        self.end_update()
+        self._trainer = self._module = None
+        self._calls, self._state = [], {}
+
+    def begin_batch(self, batch_idx: int) -> None:
+        """Note the index of the batch that begins."""
+        self._batch_idx = batch_idx
+        if self._is_by_batch:
+            self._calls = []
 
     def end_update(self) -> None:
         """Forget what was noted: what follows belongs to another update."""
-        self._calls, self._buffers = [], {}
+        if not self._is_by_batch:  # else a batch may make several
+            self._calls = []
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
@@ -187,201 +227,100 @@ class StepCapture:
             receiver: The receiver.
             function: What is called.
         """
-        if hook != "training_step":
-            return function
+        return partial(self._noted, function) if hook == "training_step" else function
 
-        def noted(*arguments: Any, **keywords: Any) -> Any:
-            if self._module is None or self.num_captured >= self.max_captures:
-                return function(*arguments, **keywords)
-            call = self._note(self._module, arguments, keywords)
-            outputs = function(*arguments, **keywords)
-            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-            if isinstance(loss, Tensor):
-                self._calls[-1] = attrs.evolve(call, loss=loss.detach().clone())
-            return outputs
+    def _noted(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        if self._module is None or self.num_captured >= self.max_captures:
+            return function(*arguments, **keywords)
+        call = self._note(arguments, keywords)
+        outputs = function(*arguments, **keywords)
+        if self._calls:  # else it was written meanwhile
+            loss = loss_in(outputs)
+            self._calls[-1] = attrs.evolve(call, loss=None if loss is None else loss.clone(), has_returned=True)
+        return outputs
 
-        return noted
-
-    def _note(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CapturedCall:
-        if all(call.loss is None for call in self._calls):  # there are no gradients yet
+    def _note(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CapturedCall:
+        if not self._is_by_batch and all(call.loss is None for call in self._calls):  # there are no gradients yet
             self._calls = []
+        if not self._calls:
             with torch.no_grad():
-                self._buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+                buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+            self._state = {**(copy.deepcopy(self._read_state()) if self._is_by_batch else {}), "buffers": buffers}
         try:
             copied = copy.deepcopy((arguments, keywords))
         except Exception as error:
             rule, action = "one that can be copied, for `capture`", "Leave `capture` out, or give it `__deepcopy__`."
             raise TypeError(must_be("batch", rule, arguments[0], self._where, action)) from error
-        call = CapturedCall(*copied, _random_state(self._device))
-        self._calls.append(call)
-        return call
+        (batch, *others), named = copied
+        self._calls.append(CapturedCall(self._batch_idx, random_state(), batch, tuple(others), named))
+        return self._calls[-1]
 
-    def write(self, trainer: TrainerProtocol, reason: str, batch_idx: int) -> None:
+    def write(self, trainer: TrainerProtocol, reason: str) -> None:
         """Write a capture of the update that is under way, unless there are enough; warn if that fails.
 
         Args:
             trainer: The trainer.
             reason: What happened.
-            batch_idx: Index of the last batch of the update.
         """
-        if self._module is None or self.num_captured >= self.max_captures:
+        if not self._calls or self.num_captured >= self.max_captures:
             return
         self.num_captured += 1
+        state = self._state if self._is_by_batch else {**self._read_state(), **self._state}
         rank = int(getattr(trainer.strategy, "global_rank", 0))
-        path = join(self.folder, f"step-{trainer.global_step + 1}-rank-{rank}.capture")
+        path = join(self.folder, f"step-{state['step']}-rank-{rank}.capture")
+        module = self._module
         try:
-            capture = self._captured(trainer, self._module, reason, batch_idx, rank)
-            contents = _contents(capture)
-            with replace_file(path) as file:
-                torch.save(contents, file)
+            capture = CapturedStep(
+                reason=reason,
+                epoch=trainer.current_epoch,
+                rank=rank,
+                world_size=trainer.strategy.world_size,
+                versions=versions(),
+                settings=_settings(trainer, module),
+                module=f"{type(module).__module__}:{type(module).__qualname__}",
+                calls=self._calls,
+                facts=hyperparameters_for_checkpoints(module),
+                **state,
+            )
+            contents = {"format": FORMAT, **attrs.asdict(capture, recurse=False), **capture.facts}
+            contents["calls"] = [attrs.asdict(call, recurse=False) for call in capture.calls]
+            write_checkpoint({name: value for name, value in contents.items() if name != "facts"}, path)
         except Exception as error:  # what happened in training is not to be hidden by this
             problem = f"{type(error).__name__}: {error}".rstrip(".")
             warn_user(f"{self._where} could not write the capture {path}: {problem}. Name a folder with room for it.")
+        self._calls, self._state = [], {}
 
-    def _captured(
-        self, trainer: TrainerProtocol, module: nn.Module, reason: str, batch_idx: int, rank: int
-    ) -> CapturedStep:
-        from camshaft.forensics.ledger.ledger_file import versions
+    def _read_state(self) -> dict[str, Any]:
+        """Return the state before the update, but for the buffers; tensors are those of module and optimizers."""
+        trainer, module = self._trainer, self._module
+        parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
+        gradients = {name: one.grad for name, one in parameters.items() if self._is_by_batch and one.grad is not None}
+        return {
+            "step": trainer.global_step + 1,
+            "parameters": {name: one.detach() for name, one in parameters.items()},
+            "requires_grad": [name for name, one in parameters.items() if one.requires_grad],
+            "gradients": gradients,
+            "modes": {name: part.training for name, part in module.named_modules()},
+            "optimizers": [one.state_dict() for one in trainer.optimizers],
+            "strategy": trainer.strategy.state_dict(),
+        }
 
-        hparams = getattr(module, "hparams", None)
-        facts = {"hyper_parameters": dict(hparams)} if isinstance(hparams, Mapping) and hparams else {}
-        name = getattr(module, "_hparams_name", None)
-        return CapturedStep(
-            reason=reason,
-            step=trainer.global_step + 1,
-            epoch=trainer.current_epoch,
-            batch_idx=batch_idx,
-            rank=rank,
-            world_size=trainer.strategy.world_size,
-            versions=versions(),
-            settings=_settings(trainer, module),
-            module=f"{type(module).__module__}:{type(module).__qualname__}",
-            hyper_parameters=facts if name is None else {**facts, "hparams_name": name},
-            parameters={name: one.detach() for name, one in module.named_parameters()},
-            requires_grad=[name for name, one in module.named_parameters() if one.requires_grad],
-            buffers=self._buffers,
-            modes={name: part.training for name, part in module.named_modules()},
-            optimizer=trainer.optimizers[0].state_dict(),
-            strategy=trainer.strategy.state_dict(),
-            calls=self._calls,
-        )
+
+def _frequencies(trainer: Any) -> list[int]:
+    """Return for how many batches each optimizer is due in turn; empty if all are due in every batch."""
+    optimization = getattr(getattr(trainer, "fit_loop", None), "optimization", None)
+    return getattr(optimization, "frequencies", None) or []
 
 
 def _settings(trainer: TrainerProtocol, module: nn.Module) -> dict[str, Any]:
     device = trainer.strategy.device
     return {
         "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device_name": name_of_device(device),
         "precision": getattr(trainer, "precision", None),
-        "num_threads": torch.get_num_threads(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        **determinism(),
         "is_compiled": any(part._compiled_call_impl is not None for part in module.modules()),
     }
-
-
-def _random_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of the generators, cheaply: Python's and NumPy's as they give them."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        state["numpy"] = numpy.random.get_state()
-    return state
-
-
-def _plain_random_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return states of generators as checkpoints have them."""
-    version, numbers, gauss = state["python"]
-    plain: dict[str, Any] = {
-        "python": [version, torch.tensor(numbers, dtype=torch.int64), gauss],
-        "torch": state["torch"],
-        "generators": [],
-    }
-    if "cuda" in state:
-        plain["cuda"] = [state["cuda"]]
-    if "numpy" in state:
-        name, keys, position, has_gauss, cached = state["numpy"]
-        plain["numpy"] = [name, torch.tensor(keys.astype("int64")), int(position), int(has_gauss), float(cached)]
-    return plain
-
-
-def _contents(capture: CapturedStep) -> dict[str, Any]:
-    """Return what a file holds: plain values and tensors, and other objects as bytes, which are read on request."""
-    objects: list[Any] = []
-    values = {field.name: getattr(capture, field.name) for field in attrs.fields(CapturedStep)}
-    values["calls"] = [
-        {
-            "arguments": call.arguments,
-            "keywords": call.keywords,
-            "random_state": _plain_random_state(call.random_state),
-            "loss": call.loss,
-        }
-        for call in capture.calls
-    ]
-    plain = _plain(values, objects)
-    return {"format": FORMAT, "capture": plain, "objects": [_pickled(one) for one in objects]}
-
-
-def _plain(value: Any, objects: list[Any]) -> Any:
-    """Return a value in which other objects than tensors and plain values are replaced, and collect these."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind in (Tensor, nn.Parameter):
-        return value.detach().cpu()
-    if kind in (list, tuple):
-        return kind([_plain(item, objects) for item in value])
-    if kind in (dict, OrderedDict, defaultdict) and all(type(key) in _PLAIN for key in value):
-        return {key: _plain(item, objects) for key, item in value.items()}
-    objects.append(value)
-    return {_OBJECT: len(objects) - 1}
-
-
-def _restored(value: Any, objects: list[Any]) -> Any:
-    """Return a value with the objects in their places."""
-    if type(value) in (list, tuple):
-        return type(value)([_restored(item, objects) for item in value])
-    if type(value) is dict:
-        if value.keys() == {_OBJECT}:
-            return objects[value[_OBJECT]]
-        return {key: _restored(item, objects) for key, item in value.items()}
-    return value
-
-
-def _pickled(value: Any) -> dict[str, Any]:
-    """Return an object as bytes; without bytes if it cannot be pickled."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    stream = io.BytesIO()
-    try:
-        torch.save(value, stream)
-    except Exception as error:
-        return {"kind": kind, "bytes": None, "error": f"{type(error).__name__}: {error}"}
-    return {"kind": kind, "bytes": stream.getvalue(), "error": None}
-
-
-@attrs.frozen
-class LeftOut:
-    """Placeholder in a capture for an object that was not unpickled, or could not be pickled.
-
-    Attributes:
-        kind: The object's class.
-        error: Why it could not be pickled; None if it is in the file.
-    """
-
-    kind: str
-    error: str | None
-
-
-def left_out(value: Any) -> LeftOut | None:
-    """Return the first object of a value that a capture was read without; None if it is complete."""
-    if isinstance(value, LeftOut):
-        return value
-    parts = parts_of(value) if isinstance(value, (list, tuple, dict)) else None
-    return next((found for part in parts or () if (found := left_out(part)) is not None), None)
 
 
 def captures_in(folder: str | os.PathLike[str]) -> dict[tuple[int, int], str]:
@@ -405,29 +344,20 @@ def read_capture(path: str, weights_only: bool | None = None) -> CapturedStep:
     Args:
         path: The file, or its URL.
         weights_only: False unpickles the objects in it, such as batches of classes of one's own, which can run any
-            code: only for files from a source that you trust. Otherwise a `LeftOut` stands for each.
+            code: only for files from a source that you trust. Otherwise they are left out.
 
     Raises:
         FileNotFoundError: If there is no such file.
         CaptureError: If the file is no capture, or damaged.
     """
     try:
-        with local_copy(path) as file:
-            contents = torch.load(file, map_location="cpu", weights_only=True)
-        found = contents["format"] if isinstance(contents, dict) else type(contents).__name__
+        contents = read_checkpoint(path, weights_only=weights_only)
+        found = contents.pop("format", None)
         if found != FORMAT:
             raise CaptureError(must_be("path", f"a file of {FORMAT!r}", found, path, "Pass another file."))
-        objects = [_object(one, unpickles=weights_only is False) for one in contents["objects"]]
-        values = _restored(contents["capture"], objects)
-        return CapturedStep(**{**values, "calls": [CapturedCall(**call) for call in values["calls"]]})
-    except (FileNotFoundError, CaptureError):
-        raise
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, IndexError) as error:
+        fields = {one.name: contents.pop(one.name) for one in attrs.fields(CapturedStep) if one.name in contents}
+        fields["calls"] = [CapturedCall(**call) for call in fields["calls"]]
+        return CapturedStep(**fields, facts=contents)
+    except (CheckpointError, KeyError, TypeError) as error:
         action = "Pass another one: this is damaged, or no capture."
         raise CaptureError(must_be("path", "a whole capture of a step", path, "read_capture", action)) from error
-
-
-def _object(packed: Mapping[str, Any], *, unpickles: bool) -> Any:
-    if packed["bytes"] is None or not unpickles:
-        return LeftOut(packed["kind"], packed["error"])
-    return torch.load(io.BytesIO(packed["bytes"]), map_location="cpu", weights_only=False)

@@ -254,7 +254,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 @contextmanager
-def inspect_step(module: nn.Module, batch: Any = None) -> Iterator[StepInspection]:
+def inspect_step(
+    module: nn.Module, batch: Any = None, gradients: dict[str, Tensor] | None = None
+) -> Iterator[StepInspection]:
     """Gather statistics of the outputs and gradients of all submodules while the block runs a step.
 
     The block calls the submodules (by itself, or by a step of the module) and may differentiate a loss. Neither values
@@ -266,6 +268,8 @@ def inspect_step(module: nn.Module, batch: Any = None) -> Iterator[StepInspectio
     Args:
         module: The module.
         batch: What the step gets, to be told apart from what it computes; None if it is not to be looked at.
+        gradients: Gets the gradients of the parameters by name; of one that is sharded what it had accumulated when the
+            step ended. None keeps none.
 
     Yields:
         The inspection, which fills while the block runs.
@@ -275,7 +279,7 @@ def inspect_step(module: nn.Module, batch: Any = None) -> Iterator[StepInspectio
     """
     if not isinstance(module, nn.Module):
         raise InvalidArgumentError("module", "a torch.nn.Module", module, "inspect_step", "Pass the module itself.")
-    watch = _Watch(module)
+    watch = _Watch(module, gradients)
     watch.look_before(batch)
     try:
         watch.attach()
@@ -333,8 +337,9 @@ class _Value:
 class _Watch:
     """The hooks of one inspection."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, gradients: dict[str, Tensor] | None) -> None:
         self.inspection = StepInspection()
+        self._gradients = gradients
         self._origins = self.inspection.origins
         # A submodule that stands at several places has the name of the first.
         self._names = {part: name for name, part in module.named_modules()}
@@ -463,6 +468,9 @@ class _Watch:
             self._add_gradient(f"The gradient of the {what}", statistics, _caller(running))
 
     def _see_parameter_gradient(self, name: str, gradient: Tensor) -> None:
+        if self._gradients is not None:
+            so_far = self._gradients.get(name)
+            self._gradients[name] = gradient.detach().clone() if so_far is None else so_far + gradient.detach()
         statistics = self.inspection.parameters[name].gradient = TensorStatistics.of(gradient)
         if statistics.num_non_finite and not self._origins:
             self._add_gradient(f"The gradient of the parameter {name}", statistics, name.rpartition(".")[0])

@@ -8,15 +8,30 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation
-from camshaft.hooks_core.spec import CANONICAL_NAMES, HookSpec, Receiver
+from camshaft.hooks_core.spec import HookSpec, Receiver
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 LOADER_INDEX = "dataloader_idx"
 """Name of the argument with the index of the loader."""
+_STAGES_OF_LOADERS = ("validate", "test", "predict")
+"""Stages that run one loader after the other, and tell by its index which."""
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
-# Arguments of old eras that nothing of today stands for: a position that means something else must not fill them.
-# Nor must it fill an iterator of batches, which a step of Lightning's may take in place of a batch.
+CANONICAL_NAMES = {
+    "current_epoch": "epoch",
+    "batch_nb": "batch_idx",
+    "optimizer_i": "optimizer_idx",
+    "second_order_closure": "optimizer_closure",
+    "dataloader_i": "dataloader_idx",
+    "dataset_idx": "dataloader_idx",
+    "proc_rank": "global_rank",
+    "pl_module": "module",
+    "results": "outputs",
+}
+"""Further names that signatures have for arguments of hooks, with the hooks' own."""
+
+# Parameters that a position must not fill where it means something else. An iterator of batches is what a step of
+# Lightning's may take in place of a batch.
 _NOT_BY_POSITION = frozenset(
     {"optimizer_idx", "optimizer_i", "opt_idx", "opt_i", "second_order_closure", "hiddens", "dataloader_iter"}
 )
@@ -32,8 +47,8 @@ class Argument(NamedTuple):
     source: str
     keyword: str | None = None
 
-    def under_todays_name(self) -> Argument:
-        """Return the same argument by today's name of its parameter."""
+    def canonical(self) -> Argument:
+        """Return the same argument by its canonical name."""
         return self._replace(source=CANONICAL_NAMES.get(self.source, self.source))
 
     def __str__(self) -> str:
@@ -226,31 +241,20 @@ CALLBACK_PREFIX = ("trainer", "module")
 """Arguments that a callback gets before an event's own."""
 
 
-def arguments_of(spec: HookSpec, kind: Receiver, era: str | None = None) -> tuple[str, ...]:
-    """Return the arguments that a kind of receiver gets from a hook, in order.
-
-    Args:
-        spec: The hook.
-        kind: The kind of receiver.
-        era: The era; None stands for today.
-    """
-    return (*prefix_of(spec, kind), *spec.parameters_in(era))
+def arguments_of(spec: HookSpec, kind: Receiver) -> tuple[str, ...]:
+    """Return the arguments that a kind of receiver gets from a hook, in order."""
+    return (*prefix_of(spec, kind), *spec.parameters)
 
 
 def prefix_of(spec: HookSpec, kind: Receiver) -> tuple[str, ...]:
-    """Return the arguments that a kind of receiver gets before those of a hook.
-
-    Args:
-        spec: The hook.
-        kind: The kind of receiver.
-    """
+    """Return the arguments that a kind of receiver gets before those of a hook."""
     if kind is not Receiver.CALLBACK or spec.kind != "event":
         return ()
     return CALLBACK_PREFIX[:1] if spec.precedes_module else CALLBACK_PREFIX
 
 
 def bind_hook(
-    method: Callable[..., Any], spec: HookSpec, kind: Receiver, era: str | None = None, *, num_loaders: int = 2
+    method: Callable[..., Any], spec: HookSpec, kind: Receiver, *, num_loaders: int = 2
 ) -> tuple[Argument, ...]:
     """Return the arguments that a method gets as a hook.
 
@@ -258,57 +262,41 @@ def bind_hook(
         method: A bound method or plain function.
         spec: The hook.
         kind: The kind of receiver that the method belongs to.
-        era: The era whose arguments it gets; None stands for today.
         num_loaders: With a single loader, the loader's index goes only to a method that requires it.
 
     Raises:
         BindingError: If the arguments do not fit the method's signature.
     """
-    provided, optional = arguments_of(spec, kind, era), spec.optional_in(era)
-    aliases = _aliases(method, spec, provided) if era is not None else {}
-    if aliases:
-        provided = tuple(name for name in provided if CANONICAL_NAMES.get(name, name) not in spec.aliases)
-        optional = (*optional, *aliases)
+    provided = arguments_of(spec, kind)
     # Steps get `batch_idx` by position or not at all, as in Lightning.
-    to_keywords = (LOADER_INDEX,) if spec.kind == "step" else spec.parameters_in(era)
+    to_keywords = (LOADER_INDEX,) if spec.kind == "step" else spec.parameters
     if num_loaders == 1:
         without = tuple(name for name in provided if CANONICAL_NAMES.get(name, name) != LOADER_INDEX)
         try:
-            return bind(method, without, optional, to_keywords)
+            return bind(method, without, spec.optional, to_keywords)
         except BindingError:
             pass
-    arguments = bind(method, provided, optional, to_keywords)
-    return tuple(one._replace(source=aliases.get(one.source, one.source)) for one in arguments)
+    return bind(method, provided, spec.optional, to_keywords)
 
 
-def fit_hook(
-    method: Callable[..., Any], spec: HookSpec, kind: Receiver, era: str | None = None
-) -> tuple[Argument, ...] | None:
-    """Return the arguments that a method gets as a hook, as `bind_hook` does; None if they do not fit its signature.
-
-    Args:
-        method: The method.
-        spec: The hook.
-        kind: The kind of receiver.
-        era: The era; None stands for today.
-    """
+def fit_hook(method: Callable[..., Any], spec: HookSpec, kind: Receiver) -> tuple[Argument, ...] | None:
+    """Return the arguments that a method gets as a hook, as `bind_hook` does; None if they do not fit its signature."""
     try:
-        return bind_hook(method, spec, kind, era)
+        return bind_hook(method, spec, kind)
     except BindingError:
         return None
 
 
-def _aliases(method: Callable[..., Any], spec: HookSpec, provided: Sequence[str]) -> dict[str, str]:
-    """Return the arguments of earlier eras that go by name alone, by the names that a method may have for them."""
-    if spec.aliases.keys().isdisjoint(CANONICAL_NAMES.get(name, name) for name in provided):
-        return {}
-    aliases = {alias: name for name, all_of_it in spec.aliases.items() for alias in all_of_it}
-    positional = [parameter.name for parameter in _parameters(method) or () if parameter.kind in _POSITIONAL]
-    for parameter_name, name in zip(positional, provided, strict=False):
-        today = CANONICAL_NAMES.get(name, name)
-        if today in spec.aliases and not parameter_name.strip("_"):
-            aliases[parameter_name] = today
-    return aliases
+def for_one_loader(
+    method: Callable[..., Any], spec: HookSpec, kind: Receiver, arguments: tuple[Argument, ...]
+) -> tuple[Argument, ...]:
+    """Return what a method gets in a stage with a single loader: the loader's index only if it requires that."""
+    if spec.stage not in _STAGES_OF_LOADERS or all(argument.source != LOADER_INDEX for argument in arguments):
+        return arguments
+    default = default_filled(getattr(method, "__recorded__", method), arguments, LOADER_INDEX)
+    if type(default) is int and default == 0:
+        return arguments  # it is what it would get
+    return tuple(argument.canonical() for argument in bind_hook(method, spec, kind, num_loaders=1))
 
 
 def candidates(receiver: object) -> Iterator[str]:

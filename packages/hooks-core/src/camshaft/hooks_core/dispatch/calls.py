@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from camshaft.hooks_core.catalogue import Catalogue
-from camshaft.hooks_core.dispatch.binding import LOADER_INDEX, Argument, bind_hook, default_filled, default_of
-from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.dispatch.readings import ReceiverReading
+from camshaft.hooks_core.dispatch.binding import Argument, bind_hook, default_of, for_one_loader
+from camshaft.hooks_core.dispatch.implementation import implementation, method_of
+from camshaft.hooks_core.dispatch.readings import MethodReading, ReceiverReading
 from camshaft.hooks_core.spec import HookSpec, Receiver
-
-_STAGES_OF_LOADERS = ("validate", "test", "predict")
-"""Stages that run one loader after the other, and tell by its index which."""
 
 _RANKS = {Receiver.CALLBACK: 0, Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}
 
@@ -23,12 +19,13 @@ class HookCall(NamedTuple):
     Attributes:
         receiver: Whose it is.
         kind: What the receiver is.
-        hook: Name of the hook; one of an earlier era where that is called in the moment of another.
+        hook: Name of the hook; that of another hook where this is called in its moment.
         function: What is called.
         arguments: What it gets.
         arguments_of_one_loader: What it gets in a stage with a single loader.
         defaults: Its own defaults of the optional arguments among these, by name: what it gets where the hook's caller
             does not pass them.
+        fixed: Arguments that the hook's caller may leave out for any receiver, with what they are then.
         condition: When it is called, as an expression of the hook's arguments; empty for always.
     """
 
@@ -39,6 +36,7 @@ class HookCall(NamedTuple):
     arguments: tuple[Argument, ...]
     arguments_of_one_loader: tuple[Argument, ...]
     defaults: Mapping[str, Any] = {}
+    fixed: Mapping[str, Any] = {}
     condition: str = ""
 
 
@@ -48,43 +46,40 @@ class ResolvedReceiver(NamedTuple):
     Attributes:
         kind: What it is.
         receiver: The receiver.
-        reading: Which of its methods are called as an earlier era did.
-        faulty: Names of the methods that are left out.
+        reading: How its methods are called.
+        left_out: Names of the methods that are not called.
     """
 
     kind: Receiver
     receiver: object
     reading: ReceiverReading
-    faulty: Collection[str]
+    left_out: Collection[str]
 
 
-def calls_of(spec: HookSpec, receivers: Iterable[ResolvedReceiver], catalogue: Catalogue) -> list[HookCall]:
+def calls_of(spec: HookSpec, receivers: Iterable[ResolvedReceiver]) -> list[HookCall]:
     """Return the calls of a hook in order: of every receiver for an event, else of the one owner.
 
-    Each hook that an earlier era has in this moment comes as a whole, before or after the hook's own calls. What
-    announces that something is about to be provided comes along with its owner's call.
+    Each hook that a reader has put into its moment comes as a whole, before or after the hook's own calls. Announcement
+    events precede the owner's call.
 
     Args:
         spec: The hook.
         receivers: All receivers of the run.
-        catalogue: The hooks.
     """
-    ranked: list[tuple[tuple[int, int], HookCall]] = []
+    ranked: list[tuple[tuple[int, int], bool, HookCall]] = []
     for one in receivers:
         own = _own_call(spec, one)
         if own is not None:
-            ranked.append(((0, _rank(one, spec)), own))
-        for call in _old_calls(spec, one, catalogue):
-            old = catalogue[call.hook]
-            place = list(catalogue).index(old.name) + 1
-            place -= len(catalogue) + 1 if old.precedes else 0
-            ranked.append(((place, _rank(one, old)), call))
-    calls = [call for _, call in sorted(ranked, key=lambda entry: entry[0])]
+            ranked.append(((0, _rank(one, spec.name)), spec.kind == "event", own))
+        for method in one.reading.methods.values():
+            if spec.name in method.moments and method.name not in one.left_out:
+                place = (method.place, _rank(one, method.name))
+                ranked.append((place, method.hook.kind == "event", _read_call(method, one)))
+    ranked.sort(key=lambda entry: entry[0])
     if spec.kind == "event":
-        return calls
-    owners = [call for call in calls if catalogue[call.hook].kind != "event"]
-    announced = [call for call in calls if catalogue[call.hook].kind == "event"]
-    return [*announced, owners[0]] if owners else []
+        return [call for _, _, call in ranked]
+    owners = [call for _, is_event, call in ranked if not is_event]
+    return [*(call for _, is_event, call in ranked if is_event), owners[0]] if owners else []
 
 
 def wrapped(call: HookCall, wrappers: Sequence[Callable[..., Any]]) -> HookCall:
@@ -96,12 +91,7 @@ def wrapped(call: HookCall, wrappers: Sequence[Callable[..., Any]]) -> HookCall:
 
 
 def rank(kind: Receiver, is_after_module: bool) -> int:
-    """Return the position of a receiver among those of a hook: lower ones are called first.
-
-    Args:
-        kind: Kind of the receiver.
-        is_after_module: Whether it is a callback that runs after the module.
-    """
+    """Return the position of a receiver among those of a hook: lower ones are called first."""
     return _RANKS[kind] + (3 if is_after_module else 0)
 
 
@@ -114,57 +104,29 @@ def runs_after_module(callback: object, hook: str) -> bool:
 
 def _own_call(spec: HookSpec, one: ResolvedReceiver) -> HookCall | None:
     function = implementation(one.receiver, spec.name)
-    if one.kind not in spec.receivers or function is None or spec.name in one.faulty:
+    if one.kind not in spec.receivers or function is None or spec.name in one.left_out:
         return None
-    of_era = one.reading.methods.get(spec.name)
-    if of_era is not None:
-        if of_era.moments:
-            return None
-        of_one_loader = _for_one_loader(spec, one, function, of_era.arguments, of_era.era)
-        return HookCall(one.receiver, one.kind, spec.name, function, of_era.arguments, of_one_loader)
-    if not spec.is_current:
-        return None
+    method = one.reading.methods.get(spec.name)
+    if method is not None:
+        return None if method.moments else _read_call(method, one)
     arguments = one.reading.of_today.get(spec.name)
     if arguments is None:
         arguments = bind_hook(function, spec, one.kind)  # one that does not fit was reported as a fault before
-    taken = [argument.source for argument in arguments if argument.source in spec.optional]
-    defaults = {name: default_of(function, name) for name in taken}
-    of_one_loader = _for_one_loader(spec, one, function, arguments)
+    of_one_loader = arguments
+    if one.reading.is_of_today or (spec.kind == "step" and spec.name != "predict_step"):
+        of_one_loader = for_one_loader(function, spec, one.kind, arguments)
+    optional = [argument.source for argument in arguments if argument.source in spec.optional]
+    defaults = {name: default_of(function, name) for name in optional}
     return HookCall(one.receiver, one.kind, spec.name, function, arguments, of_one_loader, defaults)
 
 
-def _for_one_loader(
-    spec: HookSpec,
-    one: ResolvedReceiver,
-    function: Callable[..., Any],
-    arguments: tuple[Argument, ...],
-    era: str | None = None,
-) -> tuple[Argument, ...]:
-    """Return what a method gets in a stage with a single loader: the loader's index if it requires that.
-
-    The hooks of earlier eras got it always; of their steps only that of prediction did.
-    """
-    if spec.stage not in _STAGES_OF_LOADERS or all(argument.source != LOADER_INDEX for argument in arguments):
-        return arguments
-    if not one.reading.is_of_today and (spec.kind != "step" or spec.name == "predict_step"):
-        return arguments
-    default = default_filled(getattr(function, "__recorded__", function), arguments, LOADER_INDEX)
-    if type(default) is int and default == 0:
-        return arguments  # it is what it would get
-    found = bind_hook(function, spec, one.kind, era, num_loaders=1)
-    return tuple(argument.under_todays_name() for argument in found)
+def _read_call(method: MethodReading, one: ResolvedReceiver) -> HookCall:
+    """Return the call of a method as its reading says."""
+    function, arguments = method_of(one.receiver, method.name), method.arguments
+    of_one_loader = arguments if method.arguments_of_one_loader is None else method.arguments_of_one_loader
+    facts = (one.receiver, one.kind, method.name, function, arguments, of_one_loader)
+    return HookCall(*facts, fixed=method.fixed, condition=method.condition if method.moments else "")
 
 
-def _old_calls(spec: HookSpec, one: ResolvedReceiver, catalogue: Catalogue) -> Iterator[HookCall]:
-    """Yield the calls of an earlier era in a hook's moment."""
-    for method in one.reading.methods.values():
-        if spec.name in method.moments and method.name not in one.faulty:
-            function = implementation(one.receiver, method.name)
-            assert function is not None
-            condition = catalogue[method.name].condition
-            arguments = method.arguments
-            yield HookCall(one.receiver, one.kind, method.name, function, arguments, arguments, condition=condition)
-
-
-def _rank(one: ResolvedReceiver, spec: HookSpec) -> int:
-    return rank(one.kind, one.kind is Receiver.CALLBACK and runs_after_module(one.receiver, spec.name))
+def _rank(one: ResolvedReceiver, hook: str) -> int:
+    return rank(one.kind, one.kind is Receiver.CALLBACK and runs_after_module(one.receiver, hook))

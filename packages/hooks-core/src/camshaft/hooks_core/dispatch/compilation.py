@@ -39,8 +39,7 @@ def compile_calls(
     Its source is generated, because a written-out call is as cheap as one by hand, whatever the receivers' signatures.
     It tells `place`, if there is one, which hook runs: a load and two stores, some 30 nanoseconds.
     """
-    taken = {argument.source for call in calls for argument in call.arguments}
-    defaults = {name: value for name, value in spec.fixed.items() if name in taken}
+    defaults = {name: value for call in calls for name, value in call.fixed.items()}
     if spec.kind != "event":  # the receivers of an event need not agree on theirs
         defaults |= calls[-1].defaults
     lines, call_lines = _lines(spec, calls, defaults, tells_place=place is not None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from camshaft.hooks_core.dispatch.calls import HookCall
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
 from camshaft.hooks_core.messages import must_be
 
@@ -41,15 +42,14 @@ class Hooks:
 
     An event is always callable and reaches every receiver that implements it. A step, an override, something provided
     or a transform is the callable of its one owner, or None where no receiver implements it. Hooks that a third
-    party registered are attributes as well, and so are those hooks of earlier eras that have no moment of today, for
-    the caller that runs eras. The others come with the hook of their moment.
+    party registered are attributes as well, and so are those that a reader of receivers knows.
 
     Attributes:
-        readings: Readings of the receivers that are not of today.
+        readings: Readings of the receivers that were written for another protocol.
     """
 
     readings: tuple[ReceiverReading, ...] = ()
-    _taken: Mapping[str, frozenset[str]] = MappingProxyType({})
+    _calls: Mapping[str, Sequence[HookCall]] = MappingProxyType({})
     _with_one_loader: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 
     if TYPE_CHECKING:  # a run's hooks take the arguments of the methods that state them
@@ -175,9 +175,13 @@ class Hooks:
         Raises:
             AttributeError: If the run was resolved without such a hook.
         """
-        if hook not in self._taken:
+        if hook not in self._calls:
             getattr(self, hook)  # raises if there is no such hook
-        return argument in self._taken.get(hook, ())
+        return any(argument == one.source for call in self._calls.get(hook, ()) for one in call.arguments)
+
+    def methods(self, hook: str) -> list[Callable[..., Any]]:
+        """Return the methods that a hook calls, in order, without what wraps them."""
+        return [call.function for call in self._calls.get(hook, ())]
 
     def __getattr__(self, name: str) -> Any:
         rule = "a hook of the catalogue that this run was resolved with"

@@ -54,6 +54,13 @@ def implementation(receiver: object, name: str) -> Callable[..., Any] | None:
     return None
 
 
+def method_of(receiver: object, name: str) -> Callable[..., Any]:
+    """Return the `implementation` of a hook by a receiver that is known to have one."""
+    method = implementation(receiver, name)
+    assert method is not None
+    return method
+
+
 def class_of(receiver: object) -> type:
     """Return the class whose methods a receiver has: itself, if it is a class that stands for its instances."""
     return receiver if isinstance(receiver, type) else type(receiver)

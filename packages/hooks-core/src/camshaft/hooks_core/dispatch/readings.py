@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
 from camshaft.hooks_core.catalogue import Catalogue
 from camshaft.hooks_core.dispatch.binding import Argument
 from camshaft.hooks_core.dispatch.faults import Fault
-from camshaft.hooks_core.spec import Receiver
+from camshaft.hooks_core.spec import HookSpec, Receiver
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class MethodReading:
-    """A method that is called as an earlier era did.
+    """A method that is called otherwise than the catalogue says.
 
     Attributes:
-        name: Its name.
-        era: The era whose arguments it gets.
-        arguments: These, under the names that hooks of today have for them.
-        moments: The hooks of today in whose moments it is called; empty for one that has a moment of its own.
+        hook: The hook that it is; it need not be in the catalogue.
+        arguments: What it gets, under the names that hooks of the catalogue have for it.
+        arguments_of_one_loader: What it gets in a stage with a single loader; None for the same.
+        moments: The hooks of the catalogue with which it is called; empty for one that has a moment of its own.
+        place: Its place among what is called with another hook: the lowest first, and negative ones before the hook.
+        condition: When it is called with another hook, as an expression of that one's arguments; empty for always.
+        fixed: Arguments that the hook's caller may leave out, with what they are then.
     """
 
-    name: str
-    era: str
-    arguments: tuple[Argument, ...]
+    hook: HookSpec
+    arguments: tuple[Argument, ...] = ()
+    arguments_of_one_loader: tuple[Argument, ...] | None = None
     moments: tuple[str, ...] = ()
+    place: int = 1
+    condition: str = ""
+    fixed: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the method, which is that of its hook."""
+        return self.hook.name
 
 
 @attrs.frozen
@@ -37,11 +48,13 @@ class ReceiverReading:
     Attributes:
         receiver: Its name.
         kind: What it is.
-        methods: Its methods that are not called as today, by name.
-        of_today: Its methods that are called as today, by name, each with its arguments. Others are bound by the
-            catalogue.
-        version: The release or era that it was written for; None for one of today.
+        methods: Its methods that are not called as the catalogue says, by name.
+        of_today: Its methods that are, by name, each with its arguments. Others are bound by the catalogue.
+        version: What it was written for; None for the catalogue's own protocol. Another receiver gets the index of a
+            single loader, too, except in its steps.
         faults: What keeps it from running beside what `resolve` finds by itself.
+        hooks: Hooks that its reader knows beside the catalogue's. They are attributes of the resolved hooks, too, and
+            methods of these names are called only if they are in `methods`.
     """
 
     receiver: str
@@ -50,10 +63,11 @@ class ReceiverReading:
     of_today: Mapping[str, tuple[Argument, ...]] = attrs.field(factory=dict, repr=False)
     version: str | None = None
     faults: tuple[Fault, ...] = ()
+    hooks: Mapping[str, HookSpec] = attrs.field(factory=dict, repr=False)
 
     @property
     def is_of_today(self) -> bool:
-        """True if it belongs to no earlier era."""
+        """True if it was written for the catalogue's own protocol."""
         return self.version is None
 
 

@@ -6,22 +6,18 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import attrs
+
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.dispatch.calls import ResolvedReceiver, calls_of, wrapped
+from camshaft.hooks_core.dispatch.calls import HookCall, ResolvedReceiver, calls_of, wrapped
 from camshaft.hooks_core.dispatch.compilation import Place, Position, compile_calls, compile_isolated
-from camshaft.hooks_core.dispatch.faults import (
-    Fault,
-    HookFaultError,
-    HookFaultWarning,
-    bound_as_today,
-    find_faults,
-    missing_step,
-)
+from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning, examine, missing_step
 from camshaft.hooks_core.dispatch.hooks import Hooks
-from camshaft.hooks_core.dispatch.implementation import class_of, implementation, receiver_name
+from camshaft.hooks_core.dispatch.implementation import class_of, implementation
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
+from camshaft.hooks_core.eras.faults import read_today
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.spec import Receiver
+from camshaft.hooks_core.spec import HookSpec, Receiver
 
 
 def resolve(
@@ -57,9 +53,9 @@ def resolve(
         strict: Whether a receiver's faults are errors; if false they are warnings, and the faulty method is left out. A
             missing step is always an error.
         read: Returns for all receivers how their methods are called; see `ReadReceivers`. A method that it finds to be
-            of an earlier era gets the arguments that the reading gives: in the moment of today's hook, or where the
-            caller calls the old hook, which is an attribute of the result as any other. Without a reader all receivers
-            are of today, and one of an earlier era is a fault.
+            called otherwise gets the arguments that the reading gives: in the moment of another hook, or where the
+            caller calls a hook of the reader's own, which is an attribute of the result as any other. Without a reader
+            all receivers are of the catalogue's protocol, and one of another is a fault.
         uncalled: Names of hooks that this run has no need of, such as that of a loader which was passed. A method of
             such a name may take any arguments, and is left out.
         place: Its attribute `hook` is set to the name of the running hook of callbacks or module; not for those that
@@ -70,22 +66,28 @@ def resolve(
 
     Raises:
         HookFaultError: If a required step is missing, or if `strict` and a receiver has a method that looks like a hook
-            and is none, a hook of the wrong arity, or a fault that `read` found, or is of an earlier era where there
-            is no `read`. All faults of all receivers are in the one error.
-        ValueError: If there is no `read` and the `hook_era` of a receiver is neither an era nor a release, or if `read`
-            returns another number of readings.
+            and is none, a hook of the wrong arity, or a fault that `read` found. All faults of all receivers are in
+            the one error.
+        ValueError: If `read` returns another number of readings.
     """
     owners = ((Receiver.DATA, data), (Receiver.MODULE, module), (Receiver.STRATEGY, strategy))
     found: list[tuple[Receiver, object]] = [(Receiver.CALLBACK, callback) for callback in callbacks]
     found += [(kind, owner) for kind, owner in owners if owner is not None]
     readings = _readings(found, catalogue, read)
+    further: dict[str, HookSpec] = {}
+    for reading in readings:
+        further |= reading.hooks
     faults = [
-        _faults(receiver, reading, catalogue, uncalled, has_reader=read is not None)
-        for (_, receiver), reading in zip(found, readings, strict=True)
+        [fault for fault in reading.faults if not {fault.method, fault.meant} & {*uncalled}] for reading in readings
     ]
     _report(found, faults, module, required, catalogue, strict)
     receivers = [
-        ResolvedReceiver(kind, receiver, reading, {*uncalled, *(fault.method for fault in of_one)})
+        ResolvedReceiver(
+            kind,
+            receiver,
+            reading,
+            {*uncalled, *(fault.method for fault in of_one), *(further.keys() - reading.methods.keys())},
+        )
         for (kind, receiver), reading, of_one in zip(found, readings, faults, strict=True)
     ]
 
@@ -93,12 +95,12 @@ def resolve(
     hooks.readings = tuple(reading for reading in readings if not reading.is_of_today)
     wrap_step = getattr(strategy, "wrap_step", None)
     wrappers = [wrap for callback in callbacks if (wrap := implementation(callback, "wrap_call")) is not None]
-    taken: dict[str, frozenset[str]] = {}
+    known: dict[str, list[HookCall]] = {}
     with_one_loader: dict[str, Callable[..., Any]] = {}
-    for spec in catalogue.values():
+    for spec in [*catalogue.values(), *further.values()]:
         if spec.kind == "state":
             continue  # a receiver's own state: the writer of checkpoints asks each in turn
-        calls = calls_of(spec, receivers, catalogue)
+        calls = known[spec.name] = calls_of(spec, receivers)
         if spec.kind == "step" and wrap_step is not None:
             calls = [call._replace(function=wrap_step(call.function)) for call in calls]
         calls = [wrapped(call, wrappers) for call in calls] if wrappers else calls
@@ -113,8 +115,7 @@ def resolve(
         of_one_loader = [call._replace(arguments=call.arguments_of_one_loader) for call in calls]
         if of_one_loader != calls:  # no isolated hook has the loader's index
             with_one_loader[spec.name] = compile_calls(spec, of_one_loader, trainer, module, position, observer)
-        taken[spec.name] = frozenset(argument.source for call in calls for argument in call.arguments)
-    hooks._taken = taken
+    hooks._calls = known
     hooks._with_one_loader = with_one_loader
     return hooks
 
@@ -125,34 +126,20 @@ def no_op(*arguments: object, **further: object) -> None:
 
 def _readings(
     found: Sequence[tuple[Receiver, object]], catalogue: Catalogue, read: ReadReceivers | None
-) -> Sequence[ReceiverReading]:
-    """Return how the methods of each receiver are called; without a reader, as today."""
+) -> list[ReceiverReading]:
+    """Return how the methods of each receiver are called, with all of its faults."""
     if read is None:
-        return [
-            ReceiverReading(receiver_name(receiver), kind, of_today=bound_as_today(receiver, kind, catalogue))
-            for kind, receiver in found
-        ]
+        return [read_today(receiver, kind, catalogue) for kind, receiver in found]
     readings = read(found, catalogue)
     if len(readings) != len(found):
         rule, got = f"a function that returns a reading for each of {len(found)} receivers", len(readings)
         raise ValueError(must_be("read", rule, got, "resolve", "Return them in the order of the receivers."))
-    return readings
-
-
-def _faults(
-    receiver: object, reading: ReceiverReading, catalogue: Catalogue, uncalled: Collection[str], *, has_reader: bool
-) -> list[Fault]:
-    """Return the faults of a receiver's methods, one by one and together."""
-    faults = find_faults(
-        receiver,
-        reading.kind,
-        catalogue,
-        reading.methods.keys() | reading.of_today.keys(),
-        is_of_today=reading.is_of_today,
-        has_reader=has_reader,
-        uncalled=uncalled,
-    )
-    return [fault for fault in (*faults, *reading.faults) if not {fault.method, fault.meant} & {*uncalled}]
+    checked = []
+    for reading, (kind, receiver) in zip(readings, found, strict=True):
+        known = reading.methods.keys() | reading.of_today.keys()
+        bound, faults = examine(receiver, kind, catalogue, reading.hooks, known)
+        checked.append(attrs.evolve(reading, of_today={**bound, **reading.of_today}, faults=(*faults, *reading.faults)))
+    return checked
 
 
 _warned: WeakKeyDictionary[type, set[Fault]] = WeakKeyDictionary()

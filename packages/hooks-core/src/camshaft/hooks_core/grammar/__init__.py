@@ -1,7 +1,7 @@
 """The order of hooks as data: the life cycle of each verb, from which trees, diagrams and checks are made."""
 
 from camshaft.hooks_core.grammar.drawing import mermaid, tree
-from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle, life_cycle_of_version, verbs_of
+from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle
 from camshaft.hooks_core.grammar.nodes import (
     Call,
     Condition,
@@ -34,10 +34,8 @@ __all__ = [
     "after_an_exception",
     "hooks_in",
     "life_cycle",
-    "life_cycle_of_version",
     "mermaid",
     "parts",
     "tree",
-    "verbs_of",
     "without",
 ]

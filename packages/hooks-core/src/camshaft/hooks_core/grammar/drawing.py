@@ -33,30 +33,27 @@ class _Row:
         return attrs.evolve(self, notes=(*self.notes, note))
 
 
-def tree(
-    title: str, node: Node, *, era: str | None = None, catalogue: Catalogue = CATALOGUE, compact: bool = False
-) -> str:
+def tree(title: str, node: Node, *, catalogue: Catalogue = CATALOGUE, compact: bool = False) -> str:
     """Draw a life cycle.
 
     Args:
         title: The first line.
         node: The life cycle.
-        era: The era whose receivers are shown; None for today's.
-        catalogue: The hooks.
+        catalogue: The hooks, with the receivers that are shown.
         compact: Whether neighbours with the same receivers share a line.
 
     Returns:
         Lines of text. A hook's receivers stand in brackets, in the order in which they are called.
     """
-    rows = _rows(node, era, catalogue)
+    rows = _rows(node, catalogue)
     lines = list(_lines(_joined(rows) if compact else rows, ""))
     width = max((len(text) for text, beside in lines if beside), default=0)
     return "\n".join([title, *(f"{text:{width}}{_GAP}{rest}".rstrip() if rest else text for text, rest in lines)])
 
 
-def receivers_in_words(spec: HookSpec, era: str | None = None) -> list[str]:
+def receivers_in_words(spec: HookSpec) -> list[str]:
     """Return a hook's receivers in the order in which they are called."""
-    kinds = spec.receivers_in(era)
+    kinds = spec.receivers
     if spec.kind in ("provide", "transform", "override", "step"):
         return [" or ".join(_PLURAL[kind] for kind in kinds)]
     words = [_PLURAL[kind] for kind in kinds]
@@ -91,29 +88,35 @@ def _lines(rows: Sequence[_Row], indent: str) -> list[tuple[str, str]]:
     return lines
 
 
-def _rows(node: Node, era: str | None, catalogue: Catalogue) -> list[_Row]:
+def _rows(node: Node, catalogue: Catalogue) -> list[_Row]:
     match node:
         case Call(hook=hook):
-            return [_hook(catalogue[hook], era)]
+            return [_hook(catalogue[hook])]
         case Within(hook=hook, body=body):
-            row = _hook(catalogue[hook], era)
+            row = _hook(catalogue[hook])
             note = "encloses what follows, where it is overridden" if catalogue[hook].kind == "override" else "encloses"
-            return [attrs.evolve(row.noted(note), children=tuple(_rows(body, era, catalogue)))]
+            return [attrs.evolve(row.noted(note), children=tuple(_rows(body, catalogue)))]
         case Seq(items=items, label=label):
-            rows = [row for item in items for row in _rows(item, era, catalogue)]
+            rows = [row for item in items for row in _rows(item, catalogue)]
             return [_Row(f"[{label}]", children=tuple(rows))] if label and rows else rows
         case Either(options=options):
-            rows = [row for option in options for row in _rows(option, era, catalogue)]
+            rows = [row for option in options for row in _rows(option, catalogue)]
             return [_Row("[one of]", children=tuple(rows))] if rows else []
-        case Repeat(body=body, each=each, until=until):
-            ends = f", until {until}" if until else ""
-            return _under(f"for each {each}{ends}", _rows(body, era, catalogue))
-        case Maybe(body=body, when=when):
-            return _under(when, _rows(body, era, catalogue))
-        case If(condition=condition, body=body, holds=holds):
-            return _under(f"{'if' if holds else 'unless'} {condition}", _rows(body, era, catalogue))
+        case Repeat() | Maybe() | If():
+            return _under(_label(node), _rows(node.body, catalogue))
         case Set():
             return []
+
+
+def _label(node: Repeat | Maybe | If) -> str:
+    """Return when a part happens, in words."""
+    match node:
+        case Repeat(each=each, until=until):
+            return f"for each {each}" + (f", until {until}" if until else "")
+        case If(condition=condition, holds=holds):
+            return f"{'if' if holds else 'unless'} {condition}"
+        case Maybe(when=when):
+            return when
 
 
 def _under(label: str, rows: list[_Row]) -> list[_Row]:
@@ -123,37 +126,35 @@ def _under(label: str, rows: list[_Row]) -> list[_Row]:
     return [_Row(f"[{label}]", children=tuple(rows))] if rows else []
 
 
-def _hook(spec: HookSpec, era: str | None) -> _Row:
-    words = receivers_in_words(spec, era)
+def _hook(spec: HookSpec) -> _Row:
+    words = receivers_in_words(spec)
     row = _Row(f"{spec.name}()", " ".join(f"[{word}]" for word in words), spec.kind)
-    return row.noted("SPECIAL CASE") if len(words) > len(spec.receivers_in(era)) else row
+    return row.noted("SPECIAL CASE") if len(words) > len(spec.receivers) else row
 
 
 _Ends = list[tuple[str, str]]  # loose ends: a box, and what the arrow that leaves it says
 
 
-def mermaid(title: str, node: Node, *, era: str | None = None, catalogue: Catalogue = CATALOGUE) -> str:
+def mermaid(title: str, node: Node, *, catalogue: Catalogue = CATALOGUE) -> str:
     """Draw a life cycle as a flowchart, for documentation.
 
     Args:
         title: What the first box says.
         node: The life cycle.
-        era: The era whose receivers are shown; None for today's.
         catalogue: The hooks.
 
     Returns:
         The source of the diagram.
     """
-    chart = _Chart(era, catalogue)
+    chart = _Chart(catalogue)
     ends = chart.draw(node, [(chart.box(f'(["{title}"])', []), "")])
     chart.box(f'(["end of {title}"])', ends)
     return "\n".join(["flowchart TD", *chart.lines])
 
 
 class _Chart:
-    def __init__(self, era: str | None, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue) -> None:
         self.lines: list[str] = []
-        self._era = era
         self._catalogue = catalogue
         self._num_boxes = 0
         self._depth = 1
@@ -180,15 +181,12 @@ class _Chart:
                 return self._within(hook, body, ends)
             case _ if next(hooks_in(node), None) is None:
                 return ends
-            case Repeat(body=body, each=each, until=until):
-                again = self.box(f'{{{{"for each {each}{f", until {_plain(until)}" if until else ""}"}}}}', ends)
+            case Repeat(body=body):
+                again = self.box(f'{{{{"{_plain(_label(node))}"}}}}', ends)
                 self._arrows(self.draw(body, [(again, "next")]), again)
                 return [(again, "none left")]
-            case Maybe(body=body, when=when):
-                choice = self.box(f'{{"{_plain(when)}"}}', ends)
-                return [*self.draw(body, [(choice, "yes")]), (choice, "no")]
-            case If(condition=condition, body=body, holds=holds):
-                choice = self.box(f'{{"{"if" if holds else "unless"} {_plain(condition)}"}}', ends)
+            case Maybe(body=body) | If(body=body):
+                choice = self.box(f'{{"{_plain(_label(node))}"}}', ends)
                 return [*self.draw(body, [(choice, "yes")]), (choice, "no")]
             case Either(options=options):
                 choice = self.box('{"one of"}', ends)
@@ -210,7 +208,7 @@ class _Chart:
         return [(end, "")]
 
     def _hook(self, hook: str) -> str:
-        return f"{hook}<br/><small>{', '.join(receivers_in_words(self._catalogue[hook], self._era))}</small>"
+        return f"{hook}<br/><small>{', '.join(receivers_in_words(self._catalogue[hook]))}</small>"
 
     def _name(self) -> str:
         self._num_boxes += 1

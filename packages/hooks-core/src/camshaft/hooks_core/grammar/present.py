@@ -1,10 +1,9 @@
-"""The order since 1.x: camshaft's own, that of earlier modules in it, and those of the documents of 2.0 and 2.x."""
+"""The order of hooks in fit and in evaluation, from which the life cycles are made."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.grammar.nodes import (
     Call,
     Condition,
@@ -24,30 +23,14 @@ _TRANSFER = Seq("on_before_batch_transfer", "transfer_batch_to_device", "on_afte
 _SAVE_POINT = Repeat(Call("on_save_checkpoint"), each="requested checkpoint")
 _RARE_SAVE_POINT = Seq(_SAVE_POINT, variation=Variation.RARE)
 _SCHEDULERS = Repeat(Call("lr_scheduler_step"), each="scheduler that is due")
-_PROGRESS_BAR = Maybe(Call("get_progress_bar_dict"), when="if a progress bar is drawn")
-_JOIN = Maybe(Call("init_ddp_connection"), when="if several processes run and have not joined")
-_IN_PLACE_OF_DEFAULTS = Repeat(
-    Either(
-        "init_optimizers",
-        "configure_apex",
-        "configure_ddp",
-        "on_post_move_to_device",
-        "restore_weights",
-        "summarize",
-    ),
-    each="part of the set-up that the module overrides",
-    variation=Variation.RARE,
-)
 
 
-def fit(optimize: Node, behaviour: Behaviour = TODAY, *, may_validate_after_epoch: bool = False) -> Node:
+def fit(optimize: Node, *, train_start_first: bool = False, may_validate_after_epoch: bool = False) -> Node:
     """Return the life cycle of fit.
-
-    Hooks of earlier eras that have no moment of today stand where they are called.
 
     Args:
         optimize: What happens between a training batch's start and the schedulers behind it.
-        behaviour: Where the module's version departs from today's order.
+        train_start_first: Whether `on_train_start` comes before the sanity check.
         may_validate_after_epoch: Whether the validation at the end of an epoch may also follow the epoch's end hooks.
     """
     sanity_check: Node = Maybe(
@@ -56,9 +39,8 @@ def fit(optimize: Node, behaviour: Behaviour = TODAY, *, may_validate_after_epoc
         variation=Variation.SANITY_CHECK,
     )
     start: Node = Seq("on_train_start", _RARE_SAVE_POINT)
-    beginning = (start, sanity_check) if behaviour.train_start_comes_first else (sanity_check, start)
     training = Seq(
-        *beginning,
+        *((start, sanity_check) if train_start_first else (sanity_check, start)),
         Repeat(_epoch(optimize, may_validate_after_epoch), each="training epoch"),
         "on_train_end",
         _RARE_SAVE_POINT,
@@ -66,7 +48,6 @@ def fit(optimize: Node, behaviour: Behaviour = TODAY, *, may_validate_after_epoc
     return Seq(
         _set_up(loaders=("train_dataloader", "val_dataloader")),
         "configure_optimizers",
-        _IN_PLACE_OF_DEFAULTS,
         "on_fit_start",
         Maybe(training, when="if there is anything to train", is_usual=True),
         "on_fit_end",
@@ -89,10 +70,9 @@ def evaluation(word: str) -> Node:
         f"on_{word}_start",
         f"on_{word}_epoch_start",
         Repeat(
-            Seq(_TRANSFER, f"on_{word}_batch_start", f"{word}_step", f"{word}_step_end", f"on_{word}_batch_end"),
+            Seq(_TRANSFER, f"on_{word}_batch_start", f"{word}_step", f"on_{word}_batch_end"),
             each=f"{word} batch",
         ),
-        f"{word}_epoch_end",
         f"on_{word}_epoch_end",
         f"on_{word}_end",
         f"on_{word}_model_train",
@@ -101,12 +81,8 @@ def evaluation(word: str) -> Node:
 
 def _set_up(loaders: tuple[str, ...]) -> Node:
     return Seq(
-        Maybe(Seq("on_init_start", "on_init_end"), when="when the trainer is made"),
-        _JOIN,
         "configure_callbacks",
-        _JOIN,
         Maybe(Call("prepare_data"), when="on one process only"),
-        _IN_PLACE_OF_DEFAULTS,
         "setup",
         "configure_sharded_model",
         "configure_model",
@@ -137,7 +113,6 @@ def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
                 optimize,
                 _SCHEDULERS,
                 "on_train_batch_end",
-                _PROGRESS_BAR,
                 Maybe(validation, when="if validation is due"),
                 _SCHEDULERS,
                 _SAVE_POINT,
@@ -165,7 +140,6 @@ def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
         ),
         Set(Condition.RESUMED, False),
         Repeat(batch, each="training batch", until=Condition.SKIPPED),
-        Maybe(Call("training_epoch_end"), when="unless no batch was run", left_out_if=Condition.SKIPPED),
         "on_train_epoch_end",
         *([Maybe(validation, when=at_the_end)] if may_validate_after_epoch else []),
         _SCHEDULERS,
@@ -175,23 +149,15 @@ def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
 
 Optimization = Literal["automatic", "manual", "none"]
 
-_STEP = Seq(
-    Set(Condition.NO_LOSS, False),
-    Call("training_step", sets=Condition.NO_LOSS, on="None"),
-    If(
-        Condition.NO_LOSS,
-        Maybe(Call("training_step_end", clears=Condition.NO_LOSS), when="if it is called anyway"),
-    ),
-    If(Condition.NO_LOSS, Call("training_step_end"), holds=False),
-)
-_ZERO = Seq("on_before_zero_grad", "optimizer_zero_grad")
-_ZERO_FIRST = If(Condition.HELD, _ZERO, holds=False)
-_BACKWARD = Seq("on_before_backward", "backward", "on_after_backward")
-_BEFORE_UPDATE = Seq("on_before_optimizer_step", "configure_gradient_clipping", Set(Condition.NOTHING_APPLIED, False))
+STEP = Seq(Set(Condition.NO_LOSS, False), Call("training_step", sets=Condition.NO_LOSS, on="None"))
+ZERO = Seq("on_before_zero_grad", "optimizer_zero_grad")
+ZERO_FIRST = If(Condition.HELD, ZERO, holds=False)
+BACKWARD = Seq("on_before_backward", "backward", "on_after_backward")
+BEFORE_UPDATE = Seq("on_before_optimizer_step", "configure_gradient_clipping", Set(Condition.NOTHING_APPLIED, False))
 
 
 def optimization(kind: Optimization, zero_grad: ZeroGrad) -> Node:
-    """Return the optimization of a batch, or of a split of one, in camshaft's own order and in that of 2.0.
+    """Return the optimization of a batch, or of a split of one.
 
     An `optimizer_step` that is overridden encloses what its closure runs.
 
@@ -203,77 +169,29 @@ def optimization(kind: Optimization, zero_grad: ZeroGrad) -> Node:
         return Call("training_step")
     if kind == "manual":
         pieces = Either(
-            Seq(_BACKWARD, label="backward"),
+            Seq(BACKWARD, label="backward"),
             "on_before_optimizer_step",
             "configure_gradient_clipping",
             Seq("on_before_zero_grad", "optimizer_zero_grad", label="zeroing"),
         )
         return Within("training_step", Repeat(pieces, each="call by the module, in its own order"))
     is_first, is_before_backward = zero_grad == "before_training_step", zero_grad == "before_backward"
-    step = Seq(_ZERO_FIRST, _STEP) if is_first else _STEP
-    zero = _ZERO_FIRST if is_before_backward else None
-    spare = [Maybe(_ZERO_FIRST, when="if an update follows anyway")] if is_before_backward else []
+    step = Seq(ZERO_FIRST, STEP) if is_first else STEP
+    zero = ZERO_FIRST if is_before_backward else None
+    spare = [Maybe(ZERO_FIRST, when="if an update follows anyway")] if is_before_backward else []
     closure = Seq(
         step,
-        _backward_of_loss(_BEFORE_UPDATE, zero=zero),
-        If(Condition.NO_LOSS, Seq(*spare, _update_of_held_gradients())),
+        backward_of_loss(BEFORE_UPDATE, zero=zero),
+        If(Condition.NO_LOSS, Seq(*spare, update_of_held_gradients())),
     )
     update: Node = Within(
         "optimizer_step", Repeat(closure, each="evaluation of the closure", at_least=1, variation=Variation.RARE)
     )
     if zero_grad == "after_optimizer_step":
         unless = f"unless {Condition.NOTHING_APPLIED}"
-        zero_last = Maybe(_ZERO, when=unless, left_out_if=Condition.NOTHING_APPLIED)
+        zero_last = Maybe(ZERO, when=unless, left_out_if=Condition.NOTHING_APPLIED)
         update = Seq(Set(Condition.NOTHING_APPLIED, True), update, zero_last)
-    return _by_window(update, Seq(step, _backward_of_loss(zero=zero)), opens_with_first_batch=is_first)
-
-
-def optimization_after_backward(zero_grad: ZeroGrad, *, step_zeroes: bool = False) -> Node:
-    """Return the optimization of a batch where forward and backward come before `optimizer_step`, as up to 0.9.
-
-    An optimizer that uses its closure evaluates them again, inside of `optimizer_step`.
-
-    Args:
-        zero_grad: Where the loop zeroes gradients.
-        step_zeroes: Whether `optimizer_step` zeroes them instead, after each step.
-    """
-    zero_before = _ZERO_FIRST if zero_grad == "before_backward" else Seq()
-    by_default = Maybe(Call("optimizer_zero_grad"), when="by default")
-    zero_inside = Seq("on_before_zero_grad", by_default) if step_zeroes else Seq()
-    zero_after = _ZERO if zero_grad == "after_optimizer_step" and not step_zeroes else Seq()
-    again = Seq(_STEP, _backward_of_loss())
-    further = Repeat(again, each="further evaluation, by an optimizer that asks for it")
-    by_closure = Repeat(Seq(again, _BEFORE_UPDATE), each="evaluation by the optimizer", at_least=1)
-    stepping = Seq(
-        Either(
-            Seq(_BEFORE_UPDATE, Within("optimizer_step", _steps(further, zero_inside)), label="before the step"),
-            Seq(Within("optimizer_step", _steps(by_closure, zero_inside)), label="by the step's closure"),
-        ),
-        zero_after,
-    )
-    held = If(Condition.HELD, Maybe(stepping, when="if they are applied anyway"))
-    update = Seq(
-        _STEP,
-        If(Condition.NO_LOSS, Seq(zero_before, _BACKWARD, stepping), holds=False),
-        If(Condition.NO_LOSS, held),
-    )
-    return _by_window(update, Seq(_STEP, _backward_of_loss(zero=zero_before)), opens_with_first_batch=False)
-
-
-def _steps(evaluations: Node, zero: Node) -> Node:
-    """Return the body of `optimizer_step`: each step of the optimizer with what follows it."""
-    return Repeat(Seq(evaluations, zero), each="step of the optimizer") if zero != Seq() else evaluations
-
-
-def optimization_in_line() -> Node:
-    """Return the optimization of a batch in the document of 2.x: zeroing first, `optimizer_step` alone at the end."""
-    update = Seq(
-        _ZERO_FIRST,
-        _STEP,
-        If(Condition.NO_LOSS, Seq(_BACKWARD, _BEFORE_UPDATE, "optimizer_step"), holds=False),
-        If(Condition.NO_LOSS, _update_of_held_gradients("optimizer_step")),
-    )
-    return _by_window(update, Seq(_ZERO_FIRST, _STEP, _backward_of_loss()), opens_with_first_batch=True)
+    return by_window(update, Seq(step, backward_of_loss(zero=zero)), opens_with_first_batch=is_first)
 
 
 def by_split(one: Node) -> Node:
@@ -284,17 +202,17 @@ def by_split(one: Node) -> Node:
     )
 
 
-def _backward_of_loss(*following: Node, zero: Node | None = None) -> Node:
-    return If(Condition.NO_LOSS, Seq(*([zero] if zero else []), _BACKWARD, *following), holds=False)
+def backward_of_loss(*following: Node, zero: Node | None = None) -> Node:
+    return If(Condition.NO_LOSS, Seq(*([zero] if zero else []), BACKWARD, *following), holds=False)
 
 
-def _update_of_held_gradients(*stepping: str) -> Node:
+def update_of_held_gradients(*stepping: str) -> Node:
     """Return the update of a window whose last batch has no loss: the gradients of its other batches may be applied."""
-    update = Maybe(Seq(_BEFORE_UPDATE, *stepping), when="if they are applied anyway")
+    update = Maybe(Seq(BEFORE_UPDATE, *stepping), when="if they are applied anyway")
     return If(Condition.HELD, update)
 
 
-def _by_window(update: Node, without_update: Node, *, opens_with_first_batch: bool) -> Node:
+def by_window(update: Node, without_update: Node, *, opens_with_first_batch: bool) -> Node:
     """Return an update, or the accumulation of gradients for a later one, for every optimizer in turn.
 
     Args:

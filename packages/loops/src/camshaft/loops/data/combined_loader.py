@@ -89,7 +89,7 @@ class CombinedLoader:
         self._mode: CombinationMode = mode
         self._progress = self._new_progress("new")
         self._is_loaded = False  # whether the leaves have states that no iteration took up yet
-        self._goes_on = False  # whether the next iteration is to go on with a loaded one
+        self._is_resumed = False  # whether the next iteration is to go on with a loaded one
 
     @property
     def loaders(self) -> Any:
@@ -120,13 +120,7 @@ class CombinedLoader:
         Raises:
             TypeError: If a loader does not tell its own.
         """
-        lengths: list[int] = []
-        for path, leaf in zip(self._paths, self._flattened, strict=True):
-            try:
-                lengths.append(len(leaf))
-            except (TypeError, NotImplementedError) as error:
-                rule, action = "a loader that tells its length", "Count the batches while iterating."
-                raise TypeError(must_be(path, rule, leaf, f"len({_WHERE})", action)) from error
+        lengths = [len(leaf) for leaf in self._flattened]
         if self._mode == "sequential":
             return sum(lengths)
         return min(lengths) if self._mode == "min_size" else max(lengths)
@@ -137,14 +131,14 @@ class CombinedLoader:
         Raises:
             RuntimeError: While iterating, if a loader that is to begin anew gives nothing.
         """
-        goes_on, self._goes_on = self._goes_on, False
-        return self._one_after_the_other(goes_on) if self._mode == "sequential" else self._all_at_once(goes_on)
+        is_resumed, self._is_resumed = self._is_resumed, False
+        return self._one_after_the_other(is_resumed) if self._mode == "sequential" else self._all_at_once(is_resumed)
 
     def end_iteration(self) -> None:
         """End an iteration that was left, here and in the loaders that support it."""
         if self._progress.phase == "under_way":
             self._progress.phase = "over"
-        self._goes_on = False
+        self._is_resumed = False
         for leaf in self._flattened:
             _end_iteration(leaf)
 
@@ -152,11 +146,11 @@ class CombinedLoader:
         """Return the position of the iteration, and every loader's state.
 
         Raises:
-            TypeError: If a loader has no `state_dict` and `load_state_dict`.
+            AttributeError: If a loader has no `state_dict` and `load_state_dict`.
             ValueError: If a loader is in the collection twice, so that its state is no single one.
             RuntimeError: If an error interrupted the iteration between two loaders of a batch.
         """
-        self._collection.check_stateful("state_dict")
+        self._collection.check_distinct("state_dict")
         progress = self._progress
         if progress.phase == "broken":
             rule, action = "between two batches when its state is taken", "Use a state that was taken before."
@@ -176,10 +170,10 @@ class CombinedLoader:
         """Let the next iteration go on where the state was taken; begin anew if that was after the last had ended.
 
         Raises:
-            TypeError: If a loader has no `state_dict` and `load_state_dict`.
+            AttributeError: If a loader has no `state_dict` and `load_state_dict`.
             ValueError: If the state is of another mode or other places of loaders, or a loader is there twice.
         """
-        self._collection.check_stateful("load_state_dict")
+        self._collection.check_distinct("load_state_dict")
         where = f"{_WHERE}.load_state_dict"
         action = "Combine the loaders as they were when the state was taken."
         if state["mode"] != self._mode:
@@ -192,15 +186,15 @@ class CombinedLoader:
             leaf.load_state_dict(place["state"])
         ended, exhausted = ([bool(place[name]) for place in places] for name in ("ended", "exhausted"))
         self._progress = _Progress(state["phase"], ended, exhausted)
-        self._is_loaded, self._goes_on = True, state["phase"] == "under_way"
+        self._is_loaded, self._is_resumed = True, state["phase"] == "under_way"
 
     def _new_progress(self, phase: str) -> _Progress:
         return _Progress(phase, [False] * len(self._flattened), [False] * len(self._flattened))
 
-    def _begin(self, goes_on: bool) -> _Progress:
+    def _begin(self, is_resumed: bool) -> _Progress:
         """Begin an iteration, or go on with a loaded one. Returns where it is."""
         progress, is_loaded, self._is_loaded = self._progress, self._is_loaded, False
-        if not (is_loaded and goes_on):
+        if not (is_loaded and is_resumed):
             if is_loaded and progress.phase != "new":
                 # A leaf that was left inside goes on there with its next iteration: that one is left again.
                 running = [leaf for leaf, ended in zip(self._flattened, progress.ended, strict=True) if not ended]
@@ -210,11 +204,11 @@ class CombinedLoader:
             self._progress = progress = self._new_progress("under_way")
         return progress
 
-    def _all_at_once(self, goes_on: bool) -> Iterator[Any]:
-        progress, assemble, cycles = self._begin(goes_on), self._collection.assemble, self._mode == "max_size_cycle"
+    def _all_at_once(self, is_resumed: bool) -> Iterator[Any]:
+        progress, assemble, cycles = self._begin(is_resumed), self._collection.assemble, self._mode == "max_size_cycle"
         ended, exhausted = progress.ended, progress.exhausted
         leaves = zip(self._flattened, ended, strict=True)
-        iterators = [iter(()) if has_ended else _batches_of(leaf, goes_on) for leaf, has_ended in leaves]
+        iterators = [iter(()) if has_ended else _batches_of(leaf, is_resumed) for leaf, has_ended in leaves]
         over = exhausted if cycles else ended  # leaves that the iteration does not wait for
         with progress:
             while True:
@@ -240,13 +234,13 @@ class CombinedLoader:
                     ended[leaf_idx] = False
                 yield assemble(values)
 
-    def _one_after_the_other(self, goes_on: bool) -> Iterator[Any]:
-        progress = self._begin(goes_on)
+    def _one_after_the_other(self, is_resumed: bool) -> Iterator[Any]:
+        progress = self._begin(is_resumed)
         with progress:
             for leaf_idx, leaf in enumerate(self._flattened):
                 if not progress.ended[leaf_idx]:
-                    yield from _batches_of(leaf, goes_on)
-                    goes_on = False
+                    yield from _batches_of(leaf, is_resumed)
+                    is_resumed = False
                     progress.ended[leaf_idx] = True
 
     def _anew(self, leaf_idx: int, iterators: list[Iterator[Any]]) -> Any:
@@ -269,9 +263,9 @@ def _end_iteration(leaf: Any) -> bool:
     return callable(end)
 
 
-def _batches_of(leaf: Any, goes_on: bool = False) -> Iterator[Any]:
+def _batches_of(leaf: Any, is_resumed: bool = False) -> Iterator[Any]:
     """Begin a loader. Returns its iterator, which gives no more than the loader promises, or all that is left of it."""
-    return read_promised(leaf, UNKNOWN if goes_on else length_of(leaf), iterator=iter(leaf))
+    return read_promised(leaf, UNKNOWN if is_resumed else length_of(leaf), iterator=iter(leaf))
 
 
 class LoaderCollection:
@@ -302,18 +296,9 @@ class LoaderCollection:
             raise ValueError(must_be("loaders", "at least one loader", loaders, where, "Pass a loader."))
         self.paths, self.leaves = list(by_path), list(by_path.values())
 
-    def check_stateful(self, method: str) -> None:
-        """Raise `TypeError` if a loader has no state, `ValueError` if one is there twice, so that it has no single one.
-
-        Args:
-            method: Name of the caller, for errors.
-        """
+    def check_distinct(self, method: str) -> None:
+        """Raise `ValueError` if a loader is there twice, so that it has no single state."""
         where = f"{self._where}.{method}"
-        for path, leaf in zip(self.paths, self.leaves, strict=True):
-            if not has_state(leaf):
-                rule = "a loader with `state_dict` and `load_state_dict`"
-                action = "Pass one that has a state, such as torchdata's StatefulDataLoader."
-                raise TypeError(must_be(path, rule, leaf, where, action))
         if len({id(leaf) for leaf in self.leaves}) < len(self.leaves):
             rule = "different objects in every place, to have a state each"
             raise ValueError(must_be("loaders", rule, self.loaders, where, "Make a loader for each place."))
@@ -368,7 +353,6 @@ def read_promised(
     asked beyond it.
 
     Args:
-        loader: The loader.
         num_batches: Number of batches to take in all; infinity takes all there are.
         first: Number of batches that were taken before.
         iterator: The loader's iterator; None begins one with the first batch.

@@ -179,7 +179,6 @@ class FitData:
     """The loaders of a fit, and the batches of its epochs.
 
     Args:
-        run: The run.
         limits: Part of the loaders to take, and how often to ask for them.
         validation: The loop that gets the validation loaders.
         progress: The counters of the fit.
@@ -338,7 +337,7 @@ class FitData:
         self._run.epoch = self._progress.current_epoch
         restore_random_state(moment["random"])
 
-    def loader_anew(self) -> Any:
+    def reload_for_trial(self) -> Any:
         """Return a training loader as the hook gives it now, for a trial; `reload_if_asked` then gives it to the fit.
 
         It is asked for with the random numbers of the first time, so it splits the same data in the same way. The
@@ -371,7 +370,7 @@ class FitData:
         return lambda: self.batches.take_samples()
 
     def reload_if_asked(self) -> None:
-        """Ask for all loaders again if `loader_anew` was called, as they came the first time. Hooks: as `load`.
+        """Ask for all loaders again if `reload_for_trial` was called, as they came the first time. Hooks: as `load`.
 
         Random numbers go on as if the loaders had not been asked for again. Collective with several processes.
         """

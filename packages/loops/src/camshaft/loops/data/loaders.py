@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler, Sampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler, SubsetRandomSampler
 
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
@@ -153,7 +154,6 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
     """Return the number of batches to take of a loader.
 
     Args:
-        loader: The loader.
         limit: An int is a number of batches, a float a share of them.
         argument: Name of the argument that the limit was given by, for errors.
 
@@ -329,7 +329,6 @@ def set_epoch(loader: Any, epoch: int, *, of_datasets: bool = True) -> None:
 
     Args:
         loader: A loader, or a combination of several, before it is iterated over.
-        epoch: The epoch.
         of_datasets: Whether datasets and loaders are told, too, and not samplers alone.
     """
     for leaf in leaves_of(loader):
@@ -414,12 +413,6 @@ def _ordered(sampler: Any, dataset: Any) -> Any:
         return SequentialSampler(dataset)
     if not sampler.shuffle:
         return sampler
-    ordered: Sampler[int] = DistributedSampler(
-        sampler.dataset,
-        num_replicas=sampler.num_replicas,
-        rank=sampler.rank,
-        shuffle=False,
-        seed=sampler.seed,
-        drop_last=sampler.drop_last,
-    )
+    ordered = copy.copy(sampler)
+    ordered.shuffle = False
     return ordered

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterable, Iterator
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from itertools import islice
-from types import GeneratorType
 from typing import Any, Literal
 
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
@@ -27,11 +26,11 @@ from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
     checksum,
+    continues_from_end,
     copied,
-    goes_on,
-    held,
-    positions,
     resumes_exactly,
+    stream_states,
+    streams_at,
 )
 from camshaft.loops.state.random_state import (
     are_same,
@@ -70,7 +69,6 @@ class ResumableLoader:
     epoch's end is loaded only if the next epoch would go on from it, as that of a stream that counts its own epochs.
 
     Args:
-        loader: The loader.
         stateless: Treatment of a stateless loader by a resume inside an epoch: "refuse" raises, "fast_forward" reads
             and drops what was read before, from the same random numbers, and warns; that is exact only if the loader
             draws no random numbers between its batches.
@@ -230,7 +228,7 @@ class ResumableLoader:
                 return state | self._unread
             state["loader"] = self._source.state_dict()
             if self._streams_here:  # also inside an epoch, which a limit may end there
-                state["streams"] = positions(self._streams_here)
+                state["streams"] = stream_states(self._streams_here)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -252,8 +250,8 @@ class ResumableLoader:
                     f"may be another than that of a run that was not stopped.{_OTHER_STATE}"
                 )
             elif "loader" in state:
-                ends = zip(held(self._streams_here), state.get("streams", ()), strict=True)
-                going_on = [goes_on(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
+                ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
+                going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
                 if any(going_on) or not going_on:
                     self._load_end(state)
             if "before_begin" in state:
@@ -278,7 +276,7 @@ class ResumableLoader:
 
     def _is_exact(self) -> bool:
         """Return whether the state restores the streams exactly. Raises `ValueError` if not, and that is refused."""
-        streams, loader = held(self._streams), self.loader
+        streams, loader = streams_at(self._streams), self.loader
         num_samples = 2 * (getattr(loader, "batch_size", None) or 1)
         inexact = [stream for stream in streams if not resumes_exactly(stream, num_samples)]
         if not inexact and isinstance(loader, DataLoader) and loader.num_workers:
@@ -389,11 +387,8 @@ def _ended_nodes(loader: Any) -> list[int]:
     reading_ahead = (nodes.Prefetcher, nodes.PinMemory)
     if any(isinstance(node, reading_ahead) or getattr(node, "num_workers", 0) for node in all_nodes):
         return []
-    return [node_idx for node_idx, node in enumerate(all_nodes) if _is_over(getattr(node, "_it", None))]
-
-
-def _is_over(iterator: object) -> bool:
-    return isinstance(iterator, GeneratorType) and getgeneratorstate(iterator) == GEN_CLOSED
+    iterators = [getattr(node, "_it", None) for node in all_nodes]
+    return [idx for idx, one in enumerate(iterators) if isgenerator(one) and getgeneratorstate(one) == GEN_CLOSED]
 
 
 def _stateless_message(loader: object, where: str) -> str:

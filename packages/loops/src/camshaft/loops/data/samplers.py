@@ -50,7 +50,6 @@ class SharedSampler:
 
     Args:
         sampler: A sampler of indices, or of batches of them, that tells its length; the same in all processes.
-        strategy: Connects the processes.
         uneven: Treatment of the rest if the length is no multiple of the number of processes: with "fill" the first
             ones are given again and with "cut" none of them, so that all processes have equally many; with "keep" some
             have one more.
@@ -89,7 +88,7 @@ class SharedSampler:
 
     def prepare(self) -> None:
         """Draw the order of the next pass, now and from the numbers as they are, which must be the same everywhere."""
-        before = numbers_of(self.generators)
+        before = shared_random_state(self.generators)
         num_indices = len(self.sampler)
         rest = iter(self.sampler)
         # What keeps a state is run to its end, because it would go on from there in the next pass.
@@ -98,7 +97,7 @@ class SharedSampler:
             rule = f"a sampler of the {num_indices} indices that it promises"
             action = "Let `__len__` tell how many it gives."
             raise RuntimeError(must_be("sampler", rule, len(order), type(self.sampler).__qualname__, action))
-        self._prepared = _Draw(order[:num_indices], rest, before, numbers_of(self.generators))
+        self._prepared = _Draw(order[:num_indices], rest, before, shared_random_state(self.generators))
         self._later = self._prepared.after
 
     def check_prepared(self) -> None:
@@ -124,7 +123,7 @@ class SharedSampler:
         if prepared is None:
             if self._uneven == "keep" and self._later is not None:
                 return self._begin_again(self._later)
-            with numbers_of_first(self._strategy, self.generators):
+            with randomness_of_first_rank(self._strategy, self.generators):
                 self.prepare()
             self.check_prepared()
             prepared, self._prepared, self._later = self._prepared, None, None
@@ -134,7 +133,7 @@ class SharedSampler:
 
     def _begin_again(self, numbers: dict[str, Any]) -> _Draw:
         """Return the order of a further pass without the other processes, which may have no more passes."""
-        with _using(numbers, self.generators):
+        with _with_random_state(numbers, self.generators):
             self.prepare()
         prepared, self._prepared = self._prepared, None
         assert prepared is not None
@@ -160,9 +159,9 @@ class _Draw:
 
 
 @contextmanager
-def _using(numbers: dict[str, Any], generators: Sequence[torch.Generator]) -> Iterator[None]:
+def _with_random_state(numbers: dict[str, Any], generators: Sequence[torch.Generator]) -> Iterator[None]:
     """Use other random numbers, as a context; afterwards they are as they were."""
-    own = numbers_of(generators)
+    own = shared_random_state(generators)
     restore_random_state({key: state for key, state in numbers.items() if key in own}, generators)
     try:
         yield
@@ -170,24 +169,23 @@ def _using(numbers: dict[str, Any], generators: Sequence[torch.Generator]) -> It
         restore_random_state(own, generators)
 
 
-def numbers_of_first(strategy: Strategy, generators: Sequence[torch.Generator]) -> AbstractContextManager[None]:
+def randomness_of_first_rank(strategy: Strategy, generators: Sequence[torch.Generator]) -> AbstractContextManager[None]:
     """Use the random numbers of the first process, except those of CUDA, as a context. Collective.
 
     Args:
-        strategy: Connects the processes.
         generators: Further generators.
     """
-    return _using(strategy.broadcast(numbers_of(generators)), generators)
+    return _with_random_state(strategy.broadcast(shared_random_state(generators)), generators)
 
 
-def numbers_of(generators: Sequence[torch.Generator]) -> dict[str, Any]:
+def shared_random_state(generators: Sequence[torch.Generator]) -> dict[str, Any]:
     """Return the random numbers that orders are drawn from: not those of CUDA, whose devices differ by process."""
     return {key: state for key, state in random_state(generators).items() if key != "cuda"}
 
 
 def _follow(before: dict[str, Any], after: dict[str, Any], generators: Sequence[torch.Generator]) -> None:
     """Let the generators that are where the first process's were go on as those did."""
-    own = numbers_of(generators)
+    own = shared_random_state(generators)
 
     def followed(mine: Any, its_before: Any, its_after: Any) -> Any:
         return its_after if are_same(mine, its_before) else mine

@@ -24,7 +24,7 @@ from camshaft.loops.data.combined_loader import (
 )
 from camshaft.loops.data.loaders import count_batches, is_open_ended, leaves_of
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
-from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, numbers_of_first, stateful_samplers
+from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, randomness_of_first_rank, stateful_samplers
 from camshaft.loops.data.stateful_streams import checksum
 from camshaft.loops.state.random_state import generators_of
 
@@ -125,7 +125,6 @@ def prepare_orders(loader: Any, strategy: Strategy) -> None:
 
     Args:
         loader: A loader, or a combination of several, shared out for validation, test or prediction.
-        strategy: Connects the processes.
     """
     leaves = leaves_of(loader)
     drawing = {id(leaf): [one for one in shared_samplers(leaf) if one.draws] for leaf in leaves}
@@ -133,7 +132,7 @@ def prepare_orders(loader: Any, strategy: Strategy) -> None:
     if not samplers:
         return
     generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
-    with numbers_of_first(strategy, generators):
+    with randomness_of_first_rank(strategy, generators):
         for leaf in leaves:
             is_under_way = isinstance(leaf, DataLoader) and leaf.persistent_workers and leaf._iterator is not None
             if isinstance(leaf, DataLoader) and not is_under_way:
@@ -227,8 +226,6 @@ class EvenLoader(ResumableLoader):
     each other before each batch whether they have one. Iterating is collective in the last case.
 
     Args:
-        loader: The loader.
-        strategy: Connects the processes.
         stateless: As in `ResumableLoader`.
 
     Attributes:
@@ -301,7 +298,6 @@ def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
 
     Args:
         loaders: The loaders of this process, as many as every other has.
-        strategy: Connects the processes.
 
     Raises:
         ValueError: If the processes have different numbers of loaders, or share out different data.
@@ -343,7 +339,6 @@ def agree_on_rounds(
     Args:
         loaders: The loaders of this process.
         num_batches: Number of batches to take of each.
-        strategy: Connects the processes.
         stage: Stage of the loaders, for errors.
 
     Returns:
@@ -374,7 +369,6 @@ def in_rounds(
         batches: The batches, numbered.
         num_rounds: Maximum number over ranks; if infinite, all ranks exchange before each batch
             whether they have one.
-        strategy: Connects the processes.
     """
     if num_rounds != UNKNOWN:
         num_given = 0

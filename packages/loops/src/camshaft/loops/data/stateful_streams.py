@@ -57,7 +57,7 @@ def resumes_exactly(source: Any, num_items: int, dataset: Any = None) -> bool:
     return True
 
 
-def goes_on(stream: Any, state: Any, *, is_exhausted: bool) -> bool:
+def continues_from_end(stream: Any, state: Any, *, is_exhausted: bool) -> bool:
     """Return whether a stream, in its next iteration, goes on from its state at the end of the last one.
 
     Copies are tried. A stream that was read to its end, and gives nothing after its state was loaded, begins anew by
@@ -131,14 +131,14 @@ Places = Sequence[tuple[Any, str]]
 """Owners and names of attributes that hold streams."""
 
 
-def held(places: Places) -> list[Any]:
+def streams_at(places: Places) -> list[Any]:
     """Return the streams that attributes hold."""
     return [getattr(owner, name) for owner, name in places]
 
 
-def positions(places: Places) -> list[Any]:
+def stream_states(places: Places) -> list[Any]:
     """Return copies of the states of the streams that attributes hold."""
-    return [copy.deepcopy(stream.state_dict()) for stream in held(places)]
+    return [copy.deepcopy(stream.state_dict()) for stream in streams_at(places)]
 
 
 class FreshStart:
@@ -156,7 +156,7 @@ class FreshStart:
     def __init__(self, places: Places, generators: Sequence[torch.Generator]) -> None:
         self._places = places
         self._generators = generators
-        self._copies = [copied(stream) for stream in held(places)]
+        self._copies = [copied(stream) for stream in streams_at(places)]
         self._position: Any = _END  # until the resumed iteration is read; None is its end
 
     def note(self, iterator: Iterator[Any]) -> Iterator[Any]:
@@ -175,7 +175,7 @@ class FreshStart:
             return begin()
         if self._position is _END:  # nothing was left to read, up to the limit
             with isolated_randomness(self._generators):
-                going_on = [goes_on(one, None, is_exhausted=False) for one in self._copies]
+                going_on = [continues_from_end(one, None, is_exhausted=False) for one in self._copies]
             if not any(going_on):
                 self._replace()
             return begin()
@@ -202,7 +202,7 @@ class FreshStart:
             owner.__dict__[name] = stream  # a data loader lets nobody set its dataset
 
     def _position_after(self, first: Any) -> list[Any] | None:
-        return None if first is _END else positions(self._places)
+        return None if first is _END else stream_states(self._places)
 
 
 def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.transfer import move_to_device
@@ -55,6 +54,11 @@ class StageHooks:
     model_train: Callable[[], None] | None
 
 
+def _check_limit(loop: EvaluationLoop, attribute: attrs.Attribute[Any], limit: int | float) -> None:
+    check_batch_limit(loop.limit_argument, limit)
+
+
+@attrs.define(eq=False, repr=False, kw_only=True)
 class EvaluationLoop:
     """Runs every batch of one or several loaders, one loader after the other, without gradients.
 
@@ -68,6 +72,7 @@ class EvaluationLoop:
         use_distributed_sampler: Whether several processes share the data out; see `share_out`.
 
     Attributes:
+        limit_argument: Name of the argument that `limit_batches` was given by, for errors.
         loaders: The loaders of the current or last run; with several processes, this process's shares of them.
         given_loaders: The same in the structure in which they were given: one loader or a collection; None without any.
         num_batches: Number of batches to take of each.
@@ -77,23 +82,19 @@ class EvaluationLoop:
         ValueError: If the limit is negative, or a share above 1.
     """
 
-    stage: str
-    hook_prefix: str
-    limit_argument: str
-    required: tuple[str, ...] = ()
-    defers_saves = False
+    stage: ClassVar[str]
+    hook_prefix: ClassVar[str]
+    required: ClassVar[tuple[str, ...]] = ()
+    defers_saves: ClassVar[bool] = False
 
-    def __init__(
-        self, *, limit_batches: int | float = 1.0, inference_mode: bool = True, use_distributed_sampler: bool = True
-    ) -> None:
-        self.limit_batches = limit_batches
-        self.inference_mode = inference_mode
-        self.use_distributed_sampler = use_distributed_sampler
-        self.loaders: list[Iterable[Any]] = []
-        self.given_loaders: Any = None
-        self.num_batches: list[int | float] = []
-        self.progress = Counters()
-        self._is_sealed = True
+    limit_batches: int | float = attrs.field(default=1.0, validator=_check_limit)
+    inference_mode: bool = True
+    use_distributed_sampler: bool = True
+    limit_argument: str = attrs.field(default="limit_batches", init=False)
+    loaders: list[Iterable[Any]] = attrs.field(factory=list, init=False)
+    given_loaders: Any = attrs.field(default=None, init=False)
+    num_batches: list[int | float] = attrs.field(factory=list, init=False)
+    progress: Counters = attrs.field(factory=Counters, init=False)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -103,14 +104,6 @@ class EvaluationLoop:
             yield
         finally:
             self.progress.load_state_dict(counts)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
-        if name == "limit_batches":
-            check_batch_limit(self.limit_argument, value)
-        else:
-            check_attribute(self, name)
-        object.__setattr__(self, name, value)
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """Return the hooks that this loop calls: those that its `hook_prefix` names."""
@@ -140,7 +133,6 @@ class EvaluationLoop:
         """Get the loaders. Collective with several processes.
 
         Args:
-            run: The run.
             overfit: A further limit, and the argument that it was given by: so much is taken at most, in the order of
                 the dataset.
 
@@ -190,7 +182,6 @@ class EvaluationLoop:
         _epoch_end, _end, _model_train.
 
         Args:
-            run: The run.
             num_batches: Number of batches to take of each loader; None takes that of the limit.
             is_trial: Whether logged values reach hooks alone, as in the sanity check; the caller then ends it
                 with `run.metrics.discard()`.
@@ -309,25 +300,29 @@ class EvaluationLoop:
 _MISSING = object()
 
 
+@attrs.define(eq=False, repr=False)
 class ValidationLoop(EvaluationLoop):
     """Validation, as a verb or inside fit. Its result is the logged values, a dictionary per loader."""
 
-    stage = "validate"
-    hook_prefix = "validation"
-    limit_argument = "limit_val_batches"
-    required: tuple[str, ...] = ("validation_step",)
+    stage: ClassVar[str] = "validate"
+    hook_prefix: ClassVar[str] = "validation"
+    limit_argument: str = attrs.field(default="limit_val_batches", init=False)
+    required: ClassVar[tuple[str, ...]] = ("validation_step",)
 
 
+@attrs.define(eq=False, repr=False)
 class TestLoop(EvaluationLoop):
     """Test. Its result is the logged values, a dictionary per loader."""
 
-    __test__ = False  # not a test class for pytest, in spite of its name
+    __test__: ClassVar[bool] = False  # not a test class for pytest, in spite of its name
 
-    stage = hook_prefix = "test"
-    limit_argument = "limit_test_batches"
-    required: tuple[str, ...] = ("test_step",)
+    stage: ClassVar[str] = "test"
+    hook_prefix: ClassVar[str] = "test"
+    limit_argument: str = attrs.field(default="limit_test_batches", init=False)
+    required: ClassVar[tuple[str, ...]] = ("test_step",)
 
 
+@attrs.define(eq=False, repr=False, kw_only=True)
 class PredictLoop(EvaluationLoop):
     """Prediction. Its result is the predictions on the CPU: a list for one loader, a list of lists for several.
 
@@ -350,28 +345,16 @@ class PredictLoop(EvaluationLoop):
             the end follows them; else empty.
     """
 
-    stage = hook_prefix = "predict"
-    limit_argument = "limit_predict_batches"
+    stage: ClassVar[str] = "predict"
+    hook_prefix: ClassVar[str] = "predict"
+    limit_argument: str = attrs.field(default="limit_predict_batches", init=False)
 
-    def __init__(
-        self,
-        *,
-        limit_batches: int | float = 1.0,
-        inference_mode: bool = True,
-        use_distributed_sampler: bool = True,
-        gather: bool = False,
-    ) -> None:
-        self.gather = gather
-        self.return_predictions = True
-        self._has_warned = False
-        self.epoch_batch_indices: list[list[Any]] = []
-        self._predictions: list[list[Any]] = []
-        self._strategy: Strategy | None = None
-        super().__init__(
-            limit_batches=limit_batches,
-            inference_mode=inference_mode,
-            use_distributed_sampler=use_distributed_sampler,
-        )
+    gather: bool = False
+    return_predictions: bool = attrs.field(default=True, init=False)
+    epoch_batch_indices: list[list[Any]] = attrs.field(factory=list, init=False)
+    _has_warned: bool = attrs.field(default=False, init=False)
+    _predictions: list[list[Any]] = attrs.field(factory=list, init=False)
+    _strategy: Strategy | None = attrs.field(default=None, init=False)
 
     @property
     def predictions(self) -> list[Any]:
@@ -413,10 +396,9 @@ class PredictLoop(EvaluationLoop):
             return
         while len(self._predictions) <= dataloader_idx:
             self._predictions.append([])
-        is_plain_cpu = isinstance(outputs, Tensor) and outputs.is_cpu
-        self._predictions[dataloader_idx].append(
-            outputs if is_plain_cpu else move_to_device(outputs, torch.device("cpu"))
-        )
+        if not (isinstance(outputs, Tensor) and outputs.is_cpu):
+            outputs = move_to_device(outputs, torch.device("cpu"))
+        self._predictions[dataloader_idx].append(outputs)
 
     def result(self, metrics: list[dict[str, float]]) -> Any:
         """Return the predictions."""
@@ -426,11 +408,11 @@ class PredictLoop(EvaluationLoop):
         predictions += [[] for _ in self.loaders[len(predictions) :]]
         strategy, self._strategy = self._strategy, None
         if self.gather and strategy is not None and strategy.num_data_ranks > 1:
-            predictions = _of_all_ranks(predictions, strategy)
+            predictions = _gathered(predictions, strategy)
         return predictions[0] if len(predictions) == 1 else predictions
 
 
-def _of_all_ranks(predictions: list[list[Any]], strategy: Strategy) -> list[list[Any]]:
+def _gathered(predictions: list[list[Any]], strategy: Strategy) -> list[list[Any]]:
     """Return the predictions of all processes, one batch of each in turn, as they were shared out. Collective."""
     by_rank = dict(strategy.all_gather((strategy.data_rank, predictions)))
     of_ranks = [by_rank[rank] for rank in sorted(by_rank)]

@@ -27,7 +27,6 @@ def check_sanity(run: Run, validation: ValidationLoop, num_steps: int) -> None:
     Hooks: on_sanity_check_start, those of validation, on_sanity_check_end.
 
     Args:
-        run: The run.
         validation: The loop that validates in this fit.
         num_steps: Number of batches to take of each loader; -1 takes all.
     """

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import torch
 
-from camshaft.hooks_core import CATALOGUE, no_op
-from camshaft.hooks_core.dispatch.implementation import implementation, returns_anything
+from camshaft.hooks_core import no_op
+from camshaft.hooks_core.dispatch.implementation import returns_anything
 from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.data.fit_data import FitData
@@ -183,7 +183,7 @@ def batch_start_of_all(run: Run) -> Callable[[Any, int], Any]:
         The hook of the run itself where there is no need to ask, else one that is collective.
     """
     hook: Callable[[Any, int], Any] = run.hooks.on_train_batch_start
-    if run.strategy.world_size == 1 or not _may_skip(run):
+    if run.strategy.world_size == 1 or not any(map(returns_anything, run.hooks.methods("on_train_batch_start"))):
         return hook
     reduce = run.strategy.reduce
 
@@ -192,10 +192,3 @@ def batch_start_of_all(run: Run) -> Callable[[Any, int], Any]:
         return SKIP_EPOCH if reduce(torch.tensor(int(skips)), "max").item() else None
 
     return batch_start
-
-
-def _may_skip(run: Run) -> bool:
-    names = [spec.name for spec in CATALOGUE.values() if spec.can_skip_epoch]
-    receivers = [*run.callbacks, run.data, run.module, run.strategy]
-    methods = [implementation(receiver, name) for receiver in receivers if receiver is not None for name in names]
-    return any(returns_anything(method) for method in methods if method is not None)

@@ -82,7 +82,7 @@ def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialB
         rule = "used when the training loader is known"
         raise RuntimeError(must_be("trial", rule, None, "Trainer", "Use it from `on_fit_start` on."))
     with undone(run, data):
-        loader = _without_trace(data.loader_anew() if reload else data.loader)
+        loader = _without_trace(data.reload_for_trial() if reload else data.loader)
         with _isolated(loader):
             yield TrialBatches(loader, run, float("inf") if reload else data.num_batches)
 

@@ -266,7 +266,6 @@ class LoggerSender:
     """Sends values of epochs, of evaluation batches, and every so many updates of training steps.
 
     Args:
-        loggers: The loggers.
         every_n_steps: Interval in optimizer updates between values of training steps; 0 never sends them.
         progress: The position of training.
         strategy: Its first process writes; None if there is only one.

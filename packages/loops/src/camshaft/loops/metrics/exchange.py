@@ -88,7 +88,6 @@ class MetricExchange:
     Of processes with the same data, such as the ranks of one model replica, the first one's values count.
 
     Args:
-        strategy: Connects the processes.
         module: Holds the metrics that a process may never have logged.
     """
 

@@ -197,7 +197,7 @@ class MetricLog(MetricLogging):
     training steps that are logged with `sync_dist` true.
 
     Args:
-        loggers: Targets of values; on processes that do not write, as many as there, which are left alone.
+        loggers: Loggers; pass the same number on every rank. Only those of the first are written to.
         log_every_n_steps: Interval in updates between values of training steps that are sent; 0 never sends them.
         progress: The position of training, such as `FitLoop.progress`.
         strategy: Connects the processes; None for a single one.
@@ -305,17 +305,7 @@ class MetricLog(MetricLogging):
         return 0 if self._strategy is None else int(self._strategy.global_rank)
 
     def record(self, name: str, value: Any, asked: Asked, batch_size: float | Tensor | None) -> Entry:
-        """Record a value that `log` was called with, and return its entry.
-
-        Args:
-            name: The value's name.
-            value: A number, a tensor or a metric.
-            asked: The other arguments of `log`.
-            batch_size: Weight of the value in the mean over an epoch; None takes the batch's.
-
-        Returns:
-            The entry.
-        """
+        """Record a value that `log` was called with, and return its entry; `asked` has the other arguments of `log`."""
         entry = self._entries.get(name)
         if entry is None or entry.asked != asked or entry.hook != self.hook:
             entry = self._current.entry_for(name, value, asked, self._moment, self.hook, self._dataloader_idx)
@@ -379,7 +369,7 @@ class MetricLog(MetricLogging):
         strategy = self._strategy
         if strategy is not None and strategy.world_size > 1:
             self._exchange = MetricExchange(strategy, module)
-        self._leave()
+        self._go_to(EpochLog(), None)
 
     def write_to(self, loggers: Sequence[MetricWriter]) -> None:
         """Write to other loggers from now on; values of evaluation batches from the next evaluation on."""
@@ -400,7 +390,6 @@ class MetricLog(MetricLogging):
         Nothing of a trial is sent to loggers.
 
         Args:
-            stage: The stage.
             num_dataloaders: How many loaders its epoch reads.
             is_trial: Whether its values are discarded in the end.
         """
@@ -423,7 +412,6 @@ class MetricLog(MetricLogging):
         """Continue collecting for a stage, after another one ran within it.
 
         Args:
-            stage: The stage.
             moment: What a value logged from now on belongs to by default.
 
         Raises:
@@ -490,13 +478,12 @@ class MetricLog(MetricLogging):
         """Forget the values of the stage's epoch unpublished: a trial leaves no trace."""
         self._current.reset()
         self._epochs.pop(self._current.stage, None)
-        self._leave()
+        self._go_to(EpochLog(), None)  # nothing can be logged there
 
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Collect for a training epoch that is forgotten afterwards; everything else is then as it was before."""
-        epochs, current, next_send = self._epochs, self._current, self._sender.next_send
-        moment, batch, dataloader_idx, hook = self._moment, self.batch, self._dataloader_idx, self.hook
+        before, next_send = dict(vars(self)), self._sender.next_send
         self._epochs = {}
         self.start_epoch("train", is_trial=True)
         self.moment = "batch"
@@ -504,12 +491,8 @@ class MetricLog(MetricLogging):
             yield
         finally:
             self.discard()
-            self._epochs, self._sender.next_send = epochs, next_send
-            self._go_to(current, moment)
-            self.batch, self._dataloader_idx, self.hook = batch, dataloader_idx, hook
-
-    def _leave(self) -> None:
-        self._go_to(EpochLog(), None)  # nothing can be logged there
+            vars(self).update(before)
+            self._sender.next_send = next_send
 
     def _go_to(self, epoch: EpochLog, moment: Moment | None) -> None:
         self._current = epoch
@@ -588,17 +571,7 @@ class StandaloneLog(MetricLogging):
         return {name: value for name, entry in self._entries.items() if (value := entry.last_value) is not None}
 
     def record(self, name: str, value: Any, asked: Asked, batch_size: float | Tensor | None) -> Entry:
-        """Keep a value that `log` was called with, and return its entry.
-
-        Args:
-            name: The value's name.
-            value: A number, a tensor or a metric.
-            asked: The other arguments of `log`.
-            batch_size: As that of `log`.
-
-        Returns:
-            The entry.
-        """
+        """Keep a value that `log` was called with, and return its entry; see `MetricLog.record`."""
         entry = self._entries.get(name)
         if entry is None or entry.asked != asked:
             if self._warning and not self._entries:

@@ -280,7 +280,8 @@ _NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict",
 def complete_optimizer(given: Any, where: str) -> Optimizer:
     """Put on an object that torch's constructor has not made what it lacks of an optimizer, and return that object.
 
-    That is: step hooks, a `step` that calls them and can be given a closure, `defaults` and `state`; and what torch's
+    Some libraries' optimizers wrap another one and are no `Optimizer`, or do not call its constructor. What they may
+    lack: step hooks, a `step` that calls them and can be given a closure, `defaults` and `state`; and what torch's
     constructor sets, where a class inherits from `Optimizer` and does not call it.
 
     Args:

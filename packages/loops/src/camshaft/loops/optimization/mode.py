@@ -18,7 +18,7 @@ from camshaft.loops.optimization.automatic import (
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
 from camshaft.loops.optimization.manual import ManualOptimization, check_manual, check_optimizer_idx
 from camshaft.loops.optimization.settings import OptimizationSettings
-from camshaft.loops.optimization.toggling import OptimizerToggle, toggle_of
+from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import ClosureUpdate, OptimizerUpdate, UpdateContext, has_owner
 from camshaft.loops.optimization.window import AccumulationWindow, check_accumulation
 from camshaft.loops.state.progress import FitProgress
@@ -181,7 +181,7 @@ class StandardOptimizationFactory:
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return the toggle by which the parameters of the optimizer at work alone require gradients."""
-        return toggle_of(context.run.module, context.configured.optimizers) or context.configured.toggle
+        return context.configured.toggle
 
 
 OptimizationFactory = StandardOptimizationFactory

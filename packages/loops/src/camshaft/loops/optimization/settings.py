@@ -22,6 +22,7 @@ class OptimizationSettings:
         gradient_clip_algorithm: "norm" or "value"; None means "norm".
         zero_grad: Moment when gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
             "after_optimizer_step"; None means "before_backward", unless the run's `optimization_factory` has another.
+            The two others free the memory of gradients for the activations of the next step.
         truncated_bptt_steps: Time steps per split; batches are split for truncated backpropagation through time. None
             takes the module's attribute of that name, if it has one, and else leaves batches whole.
 

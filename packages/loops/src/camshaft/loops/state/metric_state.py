@@ -29,9 +29,6 @@ def metric_states(module: nn.Module) -> dict[str, Any]:
     set, as in torchmetrics. Which metrics of a `MetricCollection` share their states, and how many there are in a
     `MetricTracker`, is kept too. Metrics in a plain list or dictionary are no submodules and are not found.
 
-    Args:
-        module: The module.
-
     Returns:
         By qualified name, tensors and plain values only. Tensors are detached copies on their devices; one that
         metrics share is copied once.
@@ -61,7 +58,6 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
     of the metrics. Batches that were updated with since, such as those of a sanity check, leave nothing behind.
 
     Args:
-        module: The module.
         states: The result of `metric_states`, of this module or one of the same structure.
 
     Raises:
@@ -85,6 +81,10 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
             _restore(name, metric, states[name], copies)
     for name, collection in collections.items():
         _restore_groups(collection, states.get(name))
+
+
+def _detached_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
 def _metrics(module: nn.Module) -> dict[str, Any]:
@@ -198,42 +198,23 @@ def _restore_tracker(tracker: Any, num_steps: int) -> None:
     tracker._increment_called = num_steps > 0
 
 
-def _copied(value: Any, where: str, copies: _Copies) -> Any:
-    """Return a copy of tensors and plain values in lists, tuples and dictionaries."""
-
-    def copied(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return _once(leaf, copies, lambda: leaf.detach().clone())
-        if type(leaf) in _PLAIN:
-            return leaf
-        rule, action = "made of tensors and plain values", "Keep it as a tensor."
-        raise TypeError(must_be(where, rule, leaf, "metric_states", action))
-
-    return _mapped(value, copied)
+def _copied(value: Any, where: str, copies: _Copies, copy: Callable[[Tensor], Tensor] = _detached_copy) -> Any:
+    """Return a copy of tensors and plain values in lists, tuples and dictionaries, which become plain ones."""
+    if isinstance(value, Tensor):
+        if id(value) not in copies:
+            copies[id(value)] = value, copy(value)
+        return copies[id(value)][1]
+    if isinstance(value, (list, tuple)):
+        items = [_copied(item, where, copies, copy) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _copied(item, where, copies, copy) for key, item in value.items()}
+    if type(value) in _PLAIN:
+        return value
+    rule, action = "made of tensors and plain values", "Keep it as a tensor."
+    raise TypeError(must_be(where, rule, value, "metric_states", action))
 
 
 def _placed(value: Any, device: Any, copies: _Copies) -> Any:
     """Return a copy of a saved value with its tensors on a device; None leaves them where they are."""
-
-    def placed(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        return _once(leaf, copies, lambda: leaf.to(device=leaf.device if device is None else device, copy=True))
-
-    return _mapped(value, placed)
-
-
-def _once(tensor: Tensor, copies: _Copies, copy: Callable[[], Tensor]) -> Tensor:
-    if id(tensor) not in copies:
-        copies[id(tensor)] = tensor, copy()
-    return copies[id(tensor)][1]
-
-
-def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return plain lists, tuples and dictionaries in place of those of any class, with their leaves mapped."""
-    if isinstance(value, (list, tuple)):
-        items = [_mapped(item, function) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: _mapped(item, function) for key, item in value.items()}
-    return function(value)
+    return _copied(value, "state", copies, lambda tensor: tensor.to(device or tensor.device, copy=True))

@@ -23,6 +23,9 @@ Keys = tuple[Any, ...]
 OBJECTS_KEY = "camshaft_objects"
 """The key of a checkpoint's objects: a list of parts, one for each save."""
 
+PLACEHOLDER = "__sharded_tensor__"
+"""The only key of a dictionary that stands for a sharded tensor; its value is the tensor's name."""
+
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device))
 
 _PLAIN_DICTS = (dict, OrderedDict, defaultdict, Counter)

@@ -12,7 +12,6 @@ import io
 import pickle
 import pickletools
 import re
-import struct
 import sys
 import threading
 import zipfile
@@ -53,7 +52,6 @@ def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     hyperparameters; `objects_left_out` lists them too.
 
     Args:
-        path: The file.
         map_location: The device of the tensors.
         mmap: Whether tensors of an archive are views of the file.
 
@@ -94,7 +92,6 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     `read_foreign_file`.
 
     Args:
-        path: The file.
         map_location: The device of the tensors.
         mmap: Whether tensors of an archive are views of the file.
 
@@ -399,19 +396,8 @@ Shape = Literal["object", "mapping", "list"]
 _KIND = "camshaft_kind"
 """The attribute of a dictionary with the name of its class."""
 
-_NUMBERS = {"b1": "?", "f2": "e", "f4": "f", "f8": "d"} | {
-    f"{sign}{size}": code if sign == "i" else code.upper()
-    for sign in "iu"
-    for size, code in ((1, "b"), (2, "h"), (4, "i"), (8, "q"))
-}
-"""Formats of `struct` by NumPy's type codes."""
-
-_DTYPES = {
-    "b1": torch.bool,
-    **{f"f{bits // 8}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
-    **{f"i{bits // 8}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"u{bits // 8}": getattr(torch, f"uint{bits}") for bits in (8, 16, 32, 64)},
-}
+_KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+"""The beginnings of torch's names of dtypes, by NumPy's."""
 
 
 class NamedValues(dict[str, Any]):
@@ -456,11 +442,19 @@ class NumpyType(Unknown):
     name = "numpy.dtype"
 
     @property
-    def code(self) -> str | None:
-        """The type code, such as "f4"; None for another byte order than this machine's."""
+    def code(self) -> str:
+        """The type code, such as "f4"; empty for another byte order than this machine's."""
         order = self.state[1] if isinstance(self.state, tuple) and len(self.state) > 1 else "="
         swapped = ">" if sys.byteorder == "little" else "<"
-        return str(self.args[0]).lstrip("<=|") if self.args and order != swapped else None
+        return str(self.args[0]).lstrip("<=|") if self.args and order != swapped else ""
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype in torch; None if it has none."""
+        kind, size = _KINDS.get(self.code[:1], ""), self.code[1:]
+        name = "bool" if self.code == "b1" else f"{kind}{8 * int(size)}" if kind and size.isdecimal() else ""
+        dtype = getattr(torch, name, None)
+        return dtype if isinstance(dtype, torch.dtype) else None
 
 
 class NumpyArray(Unknown):
@@ -473,7 +467,7 @@ class NumpyArray(Unknown):
         if not isinstance(self.state, tuple) or len(self.state) != 5:
             return None
         _, shape, kind, is_fortran, data = self.state
-        dtype = _DTYPES.get(kind.code or "") if isinstance(kind, NumpyType) else None
+        dtype = kind.dtype if isinstance(kind, NumpyType) else None
         if dtype is None or not isinstance(data, (bytes, bytearray)):
             return None
         flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
@@ -486,7 +480,6 @@ def stand_in(name: str, shape: Shape = "object") -> Any:
     """Return the class or function that takes the place of a name in a pickle.
 
     Args:
-        name: The full name.
         shape: The base of the class, for a name that is not known.
     """
     if name in _KNOWN:
@@ -509,12 +502,12 @@ def stand_in(name: str, shape: Shape = "object") -> Any:
 
 
 def _numpy_scalar(kind: NumpyType, data: Any = None) -> Any:
-    name = kind.code or "" if isinstance(kind, NumpyType) else ""
-    code = _NUMBERS.get(name)
-    if code is not None and isinstance(data, bytes) and len(data) == struct.calcsize("=" + code):
-        return struct.unpack("=" + code, data)[0]
-    if name.startswith("U") and isinstance(data, bytes):
-        return data.decode(f"utf-32-{'le' if sys.byteorder == 'little' else 'be'}").rstrip("\0")
+    if isinstance(kind, NumpyType) and isinstance(data, bytes):
+        dtype = kind.dtype
+        if dtype is not None and len(data) == dtype.itemsize:
+            return torch.frombuffer(bytearray(data), dtype=dtype).item()
+        if kind.code.startswith("U"):
+            return data.decode(f"utf-32-{'le' if sys.byteorder == 'little' else 'be'}").rstrip("\0")
     return stand_in("numpy.generic")(kind, data)
 
 

@@ -42,9 +42,8 @@ from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
 from camshaft.hooks_core.durable_files import flush, lock, new_partial_name, remove
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, size_of
-from camshaft.strategies.checkpoints.contents import CheckpointError, Keys, first_line, name_of, unreadable
+from camshaft.strategies.checkpoints.contents import PLACEHOLDER, CheckpointError, first_line, unreadable
 from camshaft.strategies.checkpoints.file import (
     PLAIN_FILE,
     check_archive,
@@ -58,50 +57,6 @@ from camshaft.strategies.checkpoints.file import (
 
 FORMAT = "camshaft sharded checkpoint"
 VERSION = 1
-PLACEHOLDER = "__sharded_tensor__"
-"""The only key of a dictionary that stands for a sharded tensor; its value is the tensor's name."""
-
-
-class ShardedTensors:
-    """The sharded tensors of a nested checkpoint, under names that are the same on every rank.
-
-    A name consists of the keys that lead to the tensor, joined by dots, as in `torch.distributed.checkpoint`.
-
-    Attributes:
-        tensors: The tensors by name.
-        same_as: The name that a tensor is stored under, for names that share one, such as those of tied weights. It is
-            what this rank finds; that of rank 0 is used.
-    """
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, DTensor] = {}
-        self.same_as: dict[str, str] = {}
-        self._by_memory: dict[tuple[Any, ...], str] = {}
-
-    def add(self, tensor: Tensor, keys: Keys) -> dict[str, str]:
-        """Add a tensor, and return the placeholder for it among the plain values."""
-        assert isinstance(tensor, DTensor)
-        if any(placement.is_partial() for placement in tensor.placements):
-            action = "Reduce it first, with `full_tensor()` or `redistribute()`."
-            rule = "sharded or replicated, not a partial sum"
-            raise TypeError(must_be(name_of(keys), rule, tensor.placements, "a checkpoint", action))
-        name = ".".join(str(key) for key in keys)
-        if name in self.tensors:  # keys with dots in them
-            name = name_of(keys)
-        self.tensors[name] = tensor
-        local = self.local(name)
-        first = name
-        if local.numel():
-            layout = (local.dtype, local.stride(), tensor.shape, tensor.placements, tensor.device_mesh)
-            first = self._by_memory.setdefault((local.data_ptr(), *layout), name)
-        if first != name:
-            self.same_as[name] = first
-        return {PLACEHOLDER: first}
-
-    def local(self, name: str) -> Tensor:
-        """Return this rank's part of a tensor."""
-        with torch.no_grad():
-            return self.tensors[name].to_local()
 
 
 def write_sharded(
@@ -299,7 +254,6 @@ def read_whole(directory: Path | str, map_location: torch.device | str | None = 
     """Read the directory of a sharded checkpoint with whole tensors. Not collective.
 
     Args:
-        directory: The directory.
         map_location: The device of the tensors; None is the CPU.
 
     Raises:
@@ -320,7 +274,6 @@ def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, 
     """Read the sharded tensors of a directory in equal chunks on all ranks. Collective.
 
     Args:
-        content: The plain part.
         group: All ranks, with a backend for the CPU.
 
     Returns:

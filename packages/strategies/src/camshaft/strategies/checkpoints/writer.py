@@ -17,12 +17,11 @@ from torch import Tensor
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Collectives, PendingSave
 from camshaft.hooks_core.remote_files import is_folder
-from camshaft.strategies.checkpoints.contents import Keys, is_sharded, separate
+from camshaft.strategies.checkpoints.contents import PLACEHOLDER, Keys, is_sharded, name_of, separate
 from camshaft.strategies.checkpoints.file import write_plain
 from camshaft.strategies.checkpoints.reading import locate, read_checkpoint, with_objects
 
 if TYPE_CHECKING:
-    from camshaft.strategies.checkpoints.sharded import ShardedTensors
     from camshaft.strategies.checkpoints.staging import StagingBuffers
 
 T = TypeVar("T")
@@ -126,7 +125,7 @@ class CheckpointWriter:
     def _agree_on(self, parts: _Parts, error: BaseException | None, path: str) -> None:
         """Raise on all ranks if one has an error or other sharded tensors. Collective."""
         self._raise_shared(error, path)
-        own = (parts.names, parts.same_as)
+        own = (set(parts.sharded), parts.same_as)
         gathered = [own] if self._strategy.world_size == 1 else self._strategy.all_gather(own)
         names, same_as = gathered[0]
         for other_rank, (other_names, _) in enumerate(gathered):
@@ -134,7 +133,8 @@ class CheckpointWriter:
                 differing = sorted(names ^ other_names)
                 rule = f"the same sharded tensors on every rank; ranks 0 and {other_rank} differ in these"
                 raise ValueError(must_be("checkpoint", rule, differing, "save", "Save the same names everywhere."))
-        parts.drop(same_as)
+        for name in same_as:
+            del parts.sharded[name], parts.local_parts[name]
 
     def _raise_shared(self, error: BaseException | None, path: str) -> None:
         """Raise the error of this rank, or else that of the lowest rank with one. Collective."""
@@ -144,12 +144,12 @@ class CheckpointWriter:
 
     def _write_function(self, parts: _Parts, path: str) -> Callable[[], None] | None:
         """Return the function that writes this rank's part; None if it has none."""
-        plain, shards = parts.plain, parts.shards
-        if shards is not None:
+        plain, sharded, local_parts = parts.plain, parts.sharded, parts.local_parts
+        if sharded:
             from camshaft.strategies.checkpoints.sharded import write_sharded
 
-            tensors, local_parts, group = shards.tensors, parts.local_parts, self._checkpoint_group()
-            return lambda: write_sharded(plain, tensors, local_parts, path, group)
+            group = self._checkpoint_group()
+            return lambda: write_sharded(plain, sharded, local_parts, path, group)
         if self._strategy.global_rank == 0:
             return lambda: write_plain(plain, path)
         return None
@@ -167,39 +167,34 @@ class CheckpointWriter:
 class _Parts:
     """This rank's parts of a checkpoint.
 
+    Sharded tensors have names that are the same on every rank: the keys that lead to the tensor, joined by dots, as in
+    `torch.distributed.checkpoint`.
+
     Args:
         buffers: Memory for copies of the tensors, if they are written in the background.
         is_first: Whether this is rank 0, whose plain values are written.
 
     Attributes:
         plain: The checkpoint, with placeholders for sharded tensors.
-        shards: The sharded tensors, if there are any.
+        sharded: The sharded tensors by name.
         local_parts: This rank's parts of them, by name.
+        same_as: The name that a tensor is stored under, for names that share one, such as those of tied weights. It is
+            what this rank finds; that of rank 0 is used.
     """
 
     def __init__(self, buffers: StagingBuffers | None, *, is_first: bool) -> None:
         self._buffers = buffers
         self._is_first = is_first
         self.plain: Any = None
-        self.shards: ShardedTensors | None = None
+        self.sharded: dict[str, Any] = {}
         self.local_parts: dict[str, Tensor] = {}
-
-    @property
-    def names(self) -> set[str]:
-        """The names of the sharded tensors, for comparison between ranks."""
-        return set() if self.shards is None else set(self.shards.tensors)
-
-    @property
-    def same_as(self) -> dict[str, str]:
-        """Names of sharded tensors that are stored under another name, by name; see `ShardedTensors`."""
-        return {} if self.shards is None else self.shards.same_as
+        self.same_as: dict[str, str] = {}
+        self._by_memory: dict[tuple[Any, ...], str] = {}
 
     def collect(self, checkpoint: Mapping[str, Any]) -> None:
         """Separate a checkpoint into its parts, and copy its tensors if there are buffers."""
         try:
             self.plain = separate(checkpoint, self._replace_tensor)
-            if self.shards is not None:
-                self.local_parts = {name: self._snapshot(self.shards.local(name)) for name in self.shards.tensors}
             if self._buffers is not None:
                 self._buffers.copy()
         except BaseException:
@@ -207,21 +202,28 @@ class _Parts:
                 self._buffers.forget()
             raise
 
-    def drop(self, names: Mapping[str, str]) -> None:
-        """Remove sharded tensors that are written under another name."""
-        if self.shards is not None:
-            for name in names:
-                del self.shards.tensors[name]
-                del self.local_parts[name]
-
     def _replace_tensor(self, tensor: Tensor, keys: Keys) -> Any:
+        """Return a tensor for the plain part, or add a sharded one and return the placeholder for it."""
         if not is_sharded(tensor):
             return self._snapshot(tensor) if self._is_first else None
-        if self.shards is None:
-            from camshaft.strategies.checkpoints.sharded import ShardedTensors
-
-            self.shards = ShardedTensors()
-        return self.shards.add(tensor, keys)
+        sharded: Any = tensor
+        if any(placement.is_partial() for placement in sharded.placements):
+            action = "Reduce it first, with `full_tensor()` or `redistribute()`."
+            rule = "sharded or replicated, not a partial sum"
+            raise TypeError(must_be(name_of(keys), rule, sharded.placements, "a checkpoint", action))
+        name = ".".join(str(key) for key in keys)
+        if name in self.sharded:  # keys with dots in them
+            name = name_of(keys)
+        with torch.no_grad():
+            local = sharded.to_local()
+        self.sharded[name], self.local_parts[name] = sharded, self._snapshot(local)
+        first = name
+        if local.numel():
+            layout = (local.dtype, local.stride(), sharded.shape, sharded.placements, sharded.device_mesh)
+            first = self._by_memory.setdefault((local.data_ptr(), *layout), name)
+        if first != name:
+            self.same_as[name] = first
+        return {PLACEHOLDER: first}
 
     def _snapshot(self, tensor: Tensor) -> Tensor:
         return tensor if self._buffers is None else self._buffers.add(tensor)
@@ -234,7 +236,6 @@ class PendingWrite:
 
     Args:
         strategy: The strategy, whose ranks exchange their errors in `wait`.
-        path: The target.
         write: Writes this rank's part; None if it has none.
 
     Attributes:

@@ -76,9 +76,7 @@ def broadcast_returns_the_value_of_src(trial: Trial) -> None:
     trial.expect_equal(strategy.broadcast(f"of {rank}"), "of 0", "the result of `broadcast` without `src`")
     for src in (0, size - 1):
         tensor = _filled(rank).to(strategy.device)
-        trial.expect_equal(
-            strategy.broadcast(tensor, src).cpu(), _filled(src), f"a tensor from `broadcast` by rank {src}"
-        )
+        trial.expect_equal(strategy.broadcast(tensor, src).cpu(), _filled(src), f"the tensor of rank {src}")
         trial.expect_equal(tensor.cpu(), _filled(rank), "the argument of `broadcast`, afterwards,")
 
 

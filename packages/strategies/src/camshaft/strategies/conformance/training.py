@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.strategies.conformance.trial import Trial
+from camshaft.strategies.conformance.trial import Trial, same
 
 NUM_INPUTS, NUM_HIDDEN, NUM_OUTPUTS = 6, 5, 3  # 5 rows are no multiple of two ranks
 SHARE = 4  # samples of a batch on each of the ranks that share the data out
@@ -140,8 +140,6 @@ class StrategyRun(Training[M]):
     """A run of a strategy as a context, from `connect` to `teardown`.
 
     Attributes:
-        trial: The check.
-        module: The module.
         configure: A function that makes the optimizers of the module; plain gradient descent by default.
         strategy: The strategy; a new one by default.
         reference: The same training on one device; one that begins now by default.
@@ -222,14 +220,18 @@ class StrategyRun(Training[M]):
         """
         for _ in range(MAX_ATTEMPTS):
             self.backward_on(*batch_idxs)
+            is_skipped = False
             for position, optimizer in enumerate(self.optimizers):
                 self.strategy.unscale_gradients(optimizer)
                 if clip is not None and position == 0:
                     self.strategy.clip_gradients(optimizer, *clip)
                 self.strategy.optimizer_step(optimizer)
-            if not self.strategy.has_skipped_step:
+                is_skipped |= self.strategy.has_skipped_step
+            if not is_skipped:
                 return
-        self._fail_without_update()
+        seen = f"it is true after {MAX_ATTEMPTS} attempts with gradients of common size"
+        self.trial.expect(False, "`has_skipped_step` must be false after an update", seen)
+        self.trial.stop_if_failed()
 
     def update_both(self, *batch_idxs: int, clip: Clip | None = None) -> None:
         """Make the same update here and on one device. Collective."""
@@ -249,31 +251,20 @@ class StrategyRun(Training[M]):
             Whether the strategy scales losses: `unscale_gradients` changes gradients.
         """
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        rates = [group.pop("lr") for group in groups]
+        rates = [group["lr"] for group in groups]
         for group in groups:
             group["lr"] = 0.0
-        scales = False
-        for _ in range(MAX_ATTEMPTS):
-            self.backward_on(0)
-            skipped = False
-            for optimizer in self.optimizers:
-                before = _gradients(optimizer)
-                self.strategy.unscale_gradients(optimizer)
-                scales |= any(not torch.equal(a, b) for a, b in zip(before, _gradients(optimizer), strict=True))
-                self.strategy.optimizer_step(optimizer)
-                skipped |= self.strategy.has_skipped_step
-            if not skipped:
-                break
-        else:
-            self._fail_without_update()
+        self.update(0)
+        self.backward_on(0)
+        before = self.gradients()
+        for optimizer in self.optimizers:
+            self.strategy.unscale_gradients(optimizer)
+        scales = not same(self.gradients(), before)
+        for optimizer in self.optimizers:
+            self.strategy.optimizer_step(optimizer)
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         return any(self.trial.ranks.exchange(scales))
-
-    def _fail_without_update(self) -> None:
-        seen = f"it is true after {MAX_ATTEMPTS} attempts with gradients of common size"
-        self.trial.expect(False, "`has_skipped_step` must be false after an update", seen)
-        self.trial.stop_if_failed()
 
 
 class Reference(Training[Subject]):
@@ -312,9 +303,3 @@ def whole(value: Tensor) -> Tensor:
     full = getattr(value, "full_tensor", None)
     tensor: Tensor = value if full is None else full()
     return tensor.detach().to("cpu", copy=True)
-
-
-def _gradients(optimizer: Optimizer) -> list[Tensor]:
-    """Return copies of this rank's parts of an optimizer's gradients."""
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return [getattr(gradient, "to_local", gradient.detach)().detach().clone() for gradient in gradients]

@@ -324,9 +324,7 @@ def strategy_state_is_restored(trial: Trial) -> None:
         own = run.strategy.state_dict()
         run.strategy.load_state_dict({})
         run.strategy.load_state_dict({"of another kind of strategy": 1})
-        trial.expect_equal(
-            run.strategy.state_dict(), own, "the state of a strategy after that of another kind was loaded"
-        )
+        trial.expect_equal(run.strategy.state_dict(), own, "the state of a strategy after that of another was loaded")
         run.strategy.load_state_dict(state)
         trial.expect_equal(run.strategy.state_dict(), state, "the state of a strategy after it was loaded")
 

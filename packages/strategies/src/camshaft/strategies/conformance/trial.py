@@ -32,7 +32,6 @@ class Trial:
         make_strategy: A function that makes a new strategy.
         directory: A folder of this check alone, which all ranks see.
         rtol: The tolerance of results, relative to the largest value of the expected tensor.
-        ranks: The ranks.
         findings: The findings so far on this rank.
     """
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import ReduceOp
+from camshaft.strategies.checks import require
 
 T = TypeVar("T")
 
@@ -30,15 +31,14 @@ def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
 
     Args:
         value: Any object that can be pickled; ignored on ranks other than `src`.
-        src: A global rank.
         group: A group with a backend for the CPU.
 
     Raises:
         ValueError: If there is no such rank.
     """
     num_ranks = group.size()
-    if not 0 <= src < num_ranks:
-        raise ValueError(must_be("src", f"from 0 to {num_ranks - 1}", src, "broadcast", "Pass an existing rank."))
+    rule = f"from 0 to {num_ranks - 1}"
+    require(0 <= src < num_ranks, "src", rule, src, "broadcast", "Pass an existing rank.")
     is_source = dist.get_rank() == src
     payload = [to_bytes(value) if is_source else None]
     with _noting("broadcast"):

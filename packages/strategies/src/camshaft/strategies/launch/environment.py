@@ -17,6 +17,7 @@ import torch.distributed as dist
 from attrs import frozen
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.checks import require
 
 Source = Literal["initialised", "variables", "slurm", "alone"]
 
@@ -102,14 +103,12 @@ def _from_variables(variables: Mapping[str, str]) -> ProcessEnvironment:
         rule = f"set where `{other}` is"
         action = "Set both, as torchrun does, or neither."
         raise RuntimeError(must_be(missing, rule, variables.get(missing), _WHERE, action))
-    if not 0 <= rank < world_size:
-        rule = f"from 0 to `WORLD_SIZE` - 1 = {world_size - 1}"
-        raise ValueError(must_be("RANK", rule, rank, _WHERE, "Number the processes from 0."))
+    rule = f"from 0 to `WORLD_SIZE` - 1 = {world_size - 1}"
+    require(0 <= rank < world_size, "RANK", rule, rank, _WHERE, "Number the processes from 0.")
+    rule, action = f"set where `WORLD_SIZE` is {world_size}", "Set it to the address of rank 0, or start with torchrun."
     for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if world_size > 1 and not variables.get(name):
-            rule = f"set where `WORLD_SIZE` is {world_size}"
-            action = "Set it to the address of rank 0, or start with torchrun."
-            raise RuntimeError(must_be(name, rule, variables.get(name), _WHERE, action))
+        value = variables.get(name)
+        require(world_size == 1 or bool(value), name, rule, value, _WHERE, action, RuntimeError)
     return ProcessEnvironment("variables", rank, world_size, *_local_facts(variables), "env://")
 
 
@@ -165,15 +164,15 @@ def _number_or_none(variables: Mapping[str, str], name: str) -> int | None:
     value = variables.get(name)
     if not value:
         return None
-    if not value.isdecimal():
-        raise ValueError(must_be(name, "a number from 0", value, _WHERE, "Start the processes with torchrun or srun."))
+    action = "Start the processes with torchrun or srun."
+    require(value.isdecimal(), name, "a number from 0", value, _WHERE, action)
     return int(value)
 
 
 def check_int(name: str, value: object, minimum: int, where: str, action: str) -> None:
     """Raise `ValueError` unless an argument is an int of at least `minimum`, 0 or 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(must_be(name, "a positive int" if minimum else "an int from 0", value, where, action))
+    is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+    require(is_valid, name, "a positive int" if minimum else "an int from 0", value, where, action)
 
 
 def needs_launch(environment: ProcessEnvironment, num_processes: int, max_restarts: int, where: str) -> bool:
@@ -196,10 +195,9 @@ def needs_launch(environment: ProcessEnvironment, num_processes: int, max_restar
             command_line(num_processes, where)
         return is_launcher
     of_agent = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
-    if max_restarts not in (0, of_agent):
-        rule = f"{of_agent}, as for the launcher of this process, or left out"
-        action = f"Leave it out, or start with `torchrun --max-restarts={max_restarts}`."
-        raise ValueError(must_be("max_restarts", rule, max_restarts, where, action))
+    rule = f"{of_agent}, as for the launcher of this process, or left out"
+    action = f"Leave it out, or start with `torchrun --max-restarts={max_restarts}`."
+    require(max_restarts in (0, of_agent), "max_restarts", rule, max_restarts, where, action)
     return False
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 import threading
 import time
@@ -29,7 +30,6 @@ from camshaft.strategies.launch.peers import (
     OwnPosition,
     PeerProcess,
     ProcessPosition,
-    StoredAsJson,
     describe_positions,
     missing_ranks,
     own_identity,
@@ -90,7 +90,7 @@ class FailureWatch:
     def start(self) -> None:
         """Start the threads."""
         self._store.set(f"process/{self._rank}", f"{own_identity()}/{print_stacks_on_signal() or 0}")
-        self._store.set(position_key(self._rank), self._here.look().to_json())
+        self._store.set(position_key(self._rank), pickle.dumps(self._here.look()))
         self._looking.start()
         self._thread.start()
 
@@ -99,9 +99,6 @@ class FailureWatch:
 
         If a collective failed as ranks are missing or gone, a note on the error gives every rank's position, and the
         missing ranks print their stacks.
-
-        Args:
-            error: The cause.
         """
         if self._own is not None or os.getpid() != self._process_id:
             return
@@ -136,7 +133,7 @@ class FailureWatch:
             self._kill_silent_neighbours()
         try:
             if not self._is_store_lost:
-                self._store.set(position_key(self._rank), self._here.leave().to_json())
+                self._store.set(position_key(self._rank), pickle.dumps(self._here.leave()))
                 self._store.set(f"left/{self._rank}", "1")
                 self._inform(self._store)
                 if self._rank == 0:
@@ -177,7 +174,7 @@ class FailureWatch:
                     missing = missing_ranks(positions)
                     where = describe_positions(positions, missing, self._interval)
                     own = Failure(self._rank, f"{own.text}\n{where}", missing=missing)
-                first = Failure.from_json(self._store.compare_set("failure", "", own.to_json()))
+                first: Failure = pickle.loads(self._store.compare_set("failure", "", pickle.dumps(own)))
                 if positions and first == own:
                     error.add_note(where)
                     self._await_stacks([rank for rank in own.missing if not positions[rank].collective])
@@ -188,7 +185,7 @@ class FailureWatch:
 
     def _await_cause(self) -> bool:
         """Wait for another rank to publish the cause of this one's failure. Returns whether one did."""
-        self._store.set(position_key(self._rank), self._here.look().to_json())
+        self._store.set(position_key(self._rank), pickle.dumps(self._here.look()))
         return _wait_until(lambda: self._store.check(["failure"]), 2 * self._interval + 0.5)
 
     def _has_everyone(self, counter: str) -> bool:
@@ -198,7 +195,7 @@ class FailureWatch:
     def _positions(self, store: Store) -> dict[int, ProcessPosition]:
         """Return the last published position of each process, by rank."""
         keys = {rank: position_key(rank) for rank in range(self._world_size)}
-        return {rank: ProcessPosition.from_json(store.get(key)) for rank, key in keys.items() if store.check([key])}
+        return {rank: pickle.loads(store.get(key)) for rank, key in keys.items() if store.check([key])}
 
     def _await_stacks(self, missing: list[int]) -> None:
         """Wait for missing processes to print their stacks, and send the stack signal to those that do not."""
@@ -232,9 +229,9 @@ class FailureWatch:
 
     def _look(self, store: Store) -> bool:
         """Publish a sign of life and look for others'. Returns whether the watch is done."""
-        store.set(position_key(self._rank), self._here.look().to_json())
+        store.set(position_key(self._rank), pickle.dumps(self._here.look()))
         if store.check(["failure"]):
-            self._receive(Failure.from_json(store.get("failure")))
+            self._receive(pickle.loads(store.get("failure")))
             assert self._first is not None
             self._inform(store)
             if store.check([f"left/{self._first.rank}"]):
@@ -252,7 +249,7 @@ class FailureWatch:
                 reason += "\n" + describe_positions(self._positions(store), [], self._interval)
                 peer.print_stack(store)
                 # Received in the next round: another process may have published a failure first.
-                store.compare_set("failure", "", Failure(peer.rank, reason).to_json())
+                store.compare_set("failure", "", pickle.dumps(Failure(peer.rank, reason)))
                 store.set(f"left/{peer.rank}", "1")
         return False
 
@@ -323,7 +320,7 @@ class CollectiveError(RuntimeError):
 
 
 @frozen
-class Failure(StoredAsJson):
+class Failure:
     """The cause of a run's end.
 
     Attributes:

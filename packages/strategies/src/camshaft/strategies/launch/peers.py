@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
+import pickle
 import select
 import signal
 import sys
@@ -16,10 +16,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Self
 
 import torch.distributed as dist
-from attrs import asdict, evolve, field, frozen
+from attrs import evolve, field, frozen
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from camshaft.hooks_core.processes import current_run, running_hook
@@ -82,7 +81,7 @@ class PeerProcess:
     @property
     def position(self) -> ProcessPosition | None:
         """The position that it had published at the last check; None if it had published none."""
-        return ProcessPosition.from_json(self._heartbeat) if self._heartbeat else None
+        return pickle.loads(self._heartbeat) if self._heartbeat else None
 
     def print_stack(self, store: Store) -> bool:
         """Send the signal at which the process prints its stacks, also from C code. Returns whether it was sent.
@@ -187,21 +186,7 @@ def _has_ended(handle: int) -> bool:
 
 
 @frozen
-class StoredAsJson:
-    """The base of attrs classes of plain values that are published in the store."""
-
-    def to_json(self) -> str:
-        """Return this object as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, stored: str | bytes) -> Self:
-        """Return the object of a JSON text."""
-        return cls(**json.loads(stored))
-
-
-@frozen
-class ProcessPosition(StoredAsJson):
+class ProcessPosition:
     """The position of a process in its run.
 
     Attributes:

@@ -8,6 +8,7 @@ import torch
 from attrs import frozen
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.checks import require
 from camshaft.strategies.launch.environment import ProcessEnvironment, check_int
 
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
@@ -19,7 +20,6 @@ class Placement:
     """The place of a process in its job.
 
     Attributes:
-        device: The device.
         local_rank: The index of the process on its machine.
         world_size: The number of processes.
         num_nodes: The number of machines.
@@ -53,20 +53,17 @@ def place_process(
     device_idxs, num_devices = _read_devices(devices, kind, where)
     check_int("num_nodes", num_nodes, 1, where, "Pass the number of machines.")
     if environment.source == "alone":
-        if num_nodes > 1:
-            rule = "1 in a process that is started alone"
-            action = "Start the script on every machine with torchrun or srun."
-            raise ValueError(must_be("num_nodes", rule, num_nodes, where, action))
+        action = "Start the script on every machine with torchrun or srun."
+        require(num_nodes == 1, "num_nodes", "1 in a process that is started alone", num_nodes, where, action)
         # Without a launcher: one process per GPU, or one on the CPU.
         num_local = num_devices or (_num_devices(kind) if kind == "cuda" else 1)
         local_rank, world_size, nodes = 0, num_local, 1
     else:
         local_rank, num_local, nodes = _local(environment, num_nodes, where)
         world_size = environment.world_size
-        if num_devices is not None and num_devices != num_local:
-            rule = f"{num_local}, as many processes as were started on this machine, or 'auto'"
-            action = f"Leave it out, or start {num_devices} processes per machine."
-            raise ValueError(must_be("devices", rule, devices, where, action))
+        rule = f"{num_local}, as many processes as were started on this machine, or 'auto'"
+        action = f"Leave it out, or start {num_devices} processes per machine."
+        require(num_devices in (None, num_local), "devices", rule, devices, where, action)
     device = _device(kind, device_idxs, local_rank, num_local, where)
     sees_own_only = kind == "cuda" and device_idxs is None and _num_devices(kind) == 1
     device_ids = device_idxs or ([0] if sees_own_only else range(num_local))
@@ -74,10 +71,8 @@ def place_process(
 
 
 def _device_kind(accelerator: str, where: str) -> str:
-    if accelerator not in ("auto", "cpu", "cuda", "gpu"):
-        rule = "'auto', 'cpu', 'cuda' or 'gpu'"
-        action = "Pass one of these: processes cannot reduce tensors of other devices."
-        raise ValueError(must_be("accelerator", rule, accelerator, where, action))
+    rule, action = "'auto', 'cpu', 'cuda' or 'gpu'", "Pass one of these: processes cannot reduce tensors of others."
+    require(accelerator in ("auto", "cpu", "cuda", "gpu"), "accelerator", rule, accelerator, where, action)
     if accelerator == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     # Raises if it is not available.
@@ -119,15 +114,14 @@ def _local(environment: ProcessEnvironment, num_nodes: int, where: str) -> tuple
     world_size, num_local, known = environment.world_size, environment.local_world_size, environment.num_nodes
     if known is None and num_local is not None:
         known = -(-world_size // num_local)
-    if num_nodes != 1 and known is not None and num_nodes != known:
-        rule = f"{known}, as many machines as the processes were started on, or left out"
-        raise ValueError(must_be("num_nodes", rule, num_nodes, where, "Leave it out, or start as many."))
+    rule = f"{known}, as many machines as the processes were started on, or left out"
+    fits = known is None or num_nodes in (1, known)
+    require(fits, "num_nodes", rule, num_nodes, where, "Leave it out, or start as many.")
     nodes = known if known is not None else num_nodes
     if num_local is None:
-        if world_size % nodes:
-            rule = f"a divisor of the {world_size} processes that were started"
-            action = "Pass the number of machines, or set LOCAL_RANK and LOCAL_WORLD_SIZE."
-            raise ValueError(must_be("num_nodes", rule, num_nodes, where, action))
+        rule = f"a divisor of the {world_size} processes that were started"
+        action = "Pass the number of machines, or set LOCAL_RANK and LOCAL_WORLD_SIZE."
+        require(world_size % nodes == 0, "num_nodes", rule, num_nodes, where, action)
         num_local = world_size // nodes
     local_rank = environment.local_rank
     return environment.global_rank % num_local if local_rank is None else local_rank, num_local, nodes
@@ -142,10 +136,9 @@ def _device(kind: str, device_idxs: list[int] | None, local_rank: int, num_local
     if num_present == 1:
         # Each process may see its own device only, as under `srun --gpus-per-task=1`.
         return torch.device("cuda", 0)
-    if num_local > num_present:
-        rule = f"at most {num_present}, as many CUDA devices as this machine has"
-        action = "Start fewer processes, or pass accelerator='cpu'."
-        raise ValueError(must_be("devices", rule, num_local, where, action))
+    rule = f"at most {num_present}, as many CUDA devices as this machine has"
+    action = "Start fewer processes, or pass accelerator='cpu'."
+    require(num_local <= num_present, "devices", rule, num_local, where, action)
     return torch.device("cuda", local_rank)
 
 
@@ -160,17 +153,15 @@ def choose_device(accelerator: str = "auto", device_idx: int = 0) -> torch.devic
         ValueError: If the name is unknown, or there is no device of this index.
         RuntimeError: If this machine has no such accelerator.
     """
-    if accelerator not in ACCELERATORS:
-        rule = f"one of {', '.join(ACCELERATORS)}"
-        raise ValueError(must_be("accelerator", rule, accelerator, "choose_device", "Pass one of these."))
+    rule, where = f"one of {', '.join(ACCELERATORS)}", "choose_device"
+    require(accelerator in ACCELERATORS, "accelerator", rule, accelerator, where, "Pass one of these.")
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     candidates = {"auto": ("cuda", "mps", "cpu"), "gpu": ("cuda", "mps")}.get(accelerator, (accelerator,))
     kind = next((candidate for candidate in candidates if available[candidate]), None)
     if kind is None:
         action = f"Torch {torch.__version__} does not find it: pass 'cpu', or install a torch build for it."
-        raise RuntimeError(must_be("accelerator", "present on this machine", accelerator, "choose_device", action))
+        raise RuntimeError(must_be("accelerator", "present on this machine", accelerator, where, action))
     count = torch.cuda.device_count() if kind == "cuda" else 1
-    if not 0 <= device_idx < count:
-        where = f"choose_device({kind!r})"
-        raise ValueError(must_be("device_idx", f"from 0 to {count - 1}", device_idx, where, "Pass one of these."))
+    rule, where = f"from 0 to {count - 1}", f"choose_device({kind!r})"
+    require(0 <= device_idx < count, "device_idx", rule, device_idx, where, "Pass one of these.")
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, device_idx)

@@ -42,7 +42,6 @@ class JoinedGroup:
     """The default process group, with a group for the CPU and the failure watch.
 
     Attributes:
-        default: The default group.
         cpu_group: A group of the same ranks with a backend for the CPU: `default` if that has one.
         is_own: Whether this package initialised the default group, and so destroys it.
         watch: The failure watch; None in a group of one process.
@@ -83,7 +82,6 @@ def check_backend(backend: str, device: torch.device, where: str) -> str:
 
     Args:
         backend: One for all devices ("gloo"), or one per device type ("cpu:gloo,cuda:nccl").
-        device: The device.
         where: The caller, for errors.
     """
     parts = [part.rpartition(":") for part in backend.lower().split(",")] if isinstance(backend, str) else []

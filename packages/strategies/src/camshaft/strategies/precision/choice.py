@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.checks import require
 from camshaft.strategies.precision.formats import TRUE_DTYPES, AutocastPrecision, Precision, TruePrecision
 
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true")
@@ -29,12 +29,10 @@ def choose_precision(name: str | int | Precision, device_type: str) -> Precision
         return name
     is_name = isinstance(name, (str, int)) and not isinstance(name, bool)
     full_name = _ALIASES.get(str(name), str(name)) if is_name else ""
-    if full_name not in PRECISIONS:
-        rule = f"one of {', '.join(PRECISIONS)} or a Precision"
-        raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass one of these."))
-    if full_name == "64-true" and device_type == "mps":
-        rule = "any but '64-true' on 'mps', which has no float64"
-        raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass '32-true'."))
+    rule, where = f"one of {', '.join(PRECISIONS)} or a Precision", "choose_precision"
+    require(full_name in PRECISIONS, "precision", rule, name, where, "Pass one of these.")
+    has_it, rule = (full_name, device_type) != ("64-true", "mps"), "any but '64-true' on 'mps', which has no float64"
+    require(has_it, "precision", rule, name, where, "Pass '32-true'.")
     if full_name == "16-mixed":
         from camshaft.strategies.precision.gradient_scaling import ScaledPrecision  # rarely needed
 

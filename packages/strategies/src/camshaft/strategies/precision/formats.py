@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.transfer import map_nested
+from camshaft.strategies.checks import require
 
 TRUE_DTYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64}
 _CONVERTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -91,10 +92,8 @@ class TruePrecision(Precision):
     param_dtype: torch.dtype
 
     def __init__(self, param_dtype: torch.dtype) -> None:
-        if param_dtype not in TRUE_DTYPES.values():
-            rule = "torch.bfloat16, torch.float16 or torch.float64"
-            action = "Pass one of these, or precision='32-true'."
-            raise ValueError(must_be("param_dtype", rule, param_dtype, "TruePrecision", action))
+        rule, action = "torch.bfloat16, torch.float16 or torch.float64", "Pass one of these, or precision='32-true'."
+        require(param_dtype in TRUE_DTYPES.values(), "param_dtype", rule, param_dtype, "TruePrecision", action)
         self.name = next(name for name, dtype in TRUE_DTYPES.items() if dtype == param_dtype)
         self.param_dtype = param_dtype
 
@@ -147,10 +146,9 @@ class AutocastPrecision(Precision):
     autocast_dtype: torch.dtype
 
     def __init__(self, device_type: str, autocast_dtype: torch.dtype = torch.bfloat16) -> None:
-        if not torch.amp.is_autocast_available(device_type):
-            rule = f"a device type with autocast for precision={self.name!r}"
-            action = "Pass precision='32-true' or 'bf16-true'."
-            raise ValueError(must_be("device", rule, device_type, type(self).__name__, action))
+        rule, action = f"a device type with autocast for precision={self.name!r}", "Pass '32-true' or 'bf16-true'."
+        is_available = torch.amp.is_autocast_available(device_type)
+        require(is_available, "device", rule, device_type, type(self).__name__, action)
         self.device_type = device_type
         self.autocast_dtype = autocast_dtype
 

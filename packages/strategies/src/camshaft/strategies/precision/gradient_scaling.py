@@ -14,6 +14,7 @@ from torch.optim import LBFGS, Optimizer
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import replace_step, steps_with_closure
+from camshaft.strategies.checks import require
 from camshaft.strategies.precision.formats import AutocastPrecision
 
 _WHERE = "ScaledPrecision"
@@ -61,8 +62,7 @@ class ScaledPrecision(AutocastPrecision):
             ("backoff_factor", backoff_factor, "between 0 and 1", 0 < backoff_factor < 1),
             ("growth_interval", growth_interval, "at least 1", growth_interval >= 1),
         ):
-            if not holds:
-                raise ValueError(must_be(field, rule, value, _WHERE, "Pass such a value, or leave it out."))
+            require(holds, field, rule, value, _WHERE, "Pass such a value, or leave it out.")
         self._scaler = torch.amp.GradScaler(
             device_type,
             init_scale=init_scale,
@@ -124,12 +124,13 @@ class ScaledPrecision(AutocastPrecision):
             ValueError: If it has parameters in float16, whose gradients cannot be unscaled.
         """
         kind = type(optimizer).__name__
-        if isinstance(optimizer, LBFGS):
-            rule = "another than LBFGS, which cannot skip a step that overflowed, under precision='16-mixed'"
-            raise TypeError(must_be("optimizer", rule, kind, _WHERE, "Use another optimizer, or 'bf16-mixed'."))
-        if any(parameter.dtype == torch.float16 for group in optimizer.param_groups for parameter in group["params"]):
-            rule = "an optimizer without float16 parameters under precision='16-mixed'"
-            raise ValueError(must_be("optimizer", rule, kind, _WHERE, "Keep the module in float32, or pass '16-true'."))
+        rule = "another than LBFGS, which cannot skip a step that overflowed, under precision='16-mixed'"
+        action = "Use another optimizer, or 'bf16-mixed'."
+        require(not isinstance(optimizer, LBFGS), "optimizer", rule, kind, _WHERE, action, TypeError)
+        dtypes = {parameter.dtype for group in optimizer.param_groups for parameter in group["params"]}
+        rule = "an optimizer without float16 parameters under precision='16-mixed'"
+        action = "Keep the module in float32, or pass '16-true'."
+        require(torch.float16 not in dtypes, "optimizer", rule, kind, _WHERE, action)
         known = self._optimizers.pop(id(optimizer), None)
         if known is not None:
             known.release()

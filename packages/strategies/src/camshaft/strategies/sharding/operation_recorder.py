@@ -91,7 +91,6 @@ class Operation:
     """A recorded operation.
 
     Args:
-        function: The operation.
         leaves: Its arguments, flat, with a `TensorRef` for each tensor.
         structure: Their nesting.
         results: For each tensor that it returns, a reference if it is new; None if it is an argument.
@@ -347,7 +346,6 @@ class OperationRecorder:
         """Compute the present values of storages in little memory: each is dropped as soon as it is not needed.
 
         Args:
-            wanted: The storages.
             on_complete: Called with each of them and its values.
         """
         known = self._real | self._values

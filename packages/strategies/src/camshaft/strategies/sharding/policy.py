@@ -15,6 +15,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.utils.checkpoint import checkpoint
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.checks import require
 
 REPLICAS = "data_parallel_replicas"
 SHARDS = "data_parallel_shards"
@@ -30,8 +31,7 @@ def _instance_of(kinds: Any, rule: str, action: str) -> Callable[[Sharding, Attr
     """Return a validator that raises `TypeError` for values of other classes."""
 
     def validate(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
-        if not isinstance(value, kinds):
-            raise TypeError(must_be(attribute.name, rule, value, settings.where, action))
+        require(isinstance(value, kinds), attribute.name, rule, value, settings.where, action, TypeError)
 
     return validate
 
@@ -45,14 +45,12 @@ def _validate_policy(settings: Sharding, attribute: Attribute[Any], value: Any) 
     if isinstance(value, (bool, str)) or (classes is None and not isinstance(value, int) and not callable(value)):
         rule = "a module class, some of them, a function of a module, an int or None"
         raise TypeError(must_be(name, rule, value, where, "Pass one of these."))
-    if isinstance(value, int) and value < 1:
-        raise ValueError(must_be(name, "at least 1", value, where, "Pass a number of parameters."))
-    if classes == ():
-        raise ValueError(must_be(name, "at least one class", value, where, "Pass None for the default."))
+    is_positive = not isinstance(value, int) or value >= 1
+    require(is_positive, name, "at least 1", value, where, "Pass a number of parameters.")
+    require(classes != (), name, "at least one class", value, where, "Pass None for the default.")
+    rule, action = "classes of modules with a forward", "Pass the class of its members."
     for kind in classes or ():
-        if issubclass(kind, _WITHOUT_FORWARD):
-            rule, action = "classes of modules with a forward", "Pass the class of its members."
-            raise ValueError(must_be(name, rule, kind, where, action))
+        require(not issubclass(kind, _WITHOUT_FORWARD), name, rule, kind, where, action)
 
 
 def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
@@ -62,12 +60,11 @@ def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any)
     name, where = attribute.name, settings.where
     if not isinstance(value, int):
         raise TypeError(must_be(name, "a bool, an int or None", value, where, "Pass True, False or a number of ranks."))
-    if settings.tensor_parallel > 1:
-        rule = "a bool where tensor_parallel is more than 1: torch cannot reshard such parameters to fewer ranks"
-        raise ValueError(must_be(name, rule, value, where, "Pass True or False."))
-    if value < 2 or settings.num_shards % value != 0:
-        rule = f"a divisor of the number of shards ({settings.num_shards}) above 1"
-        raise ValueError(must_be(name, rule, value, where, "Pass such a number, or True."))
+    rule = "a bool where tensor_parallel is more than 1: torch cannot reshard such parameters to fewer ranks"
+    require(settings.tensor_parallel == 1, name, rule, value, where, "Pass True or False.")
+    rule = f"a divisor of the number of shards ({settings.num_shards}) above 1"
+    is_divisor = value > 1 and settings.num_shards % value == 0
+    require(is_divisor, name, rule, value, where, "Pass such a number, or True.")
 
 
 @frozen(kw_only=True)
@@ -149,7 +146,6 @@ def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") 
     transformer. Modules without parameters and containers without a forward are never blocks.
 
     Args:
-        root: The root.
         policy: The policy. A number chooses the smallest modules with so many parameters beside those of inner blocks.
         argument: Its name in errors.
 
@@ -263,15 +259,12 @@ def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: in
     """
     action = "Pass a number of processes, or leave it out."
     for name, value in (("data_parallel_replicas", data_parallel_replicas), ("tensor_parallel", tensor_parallel)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(must_be(name, "an int", value, where, action))
-        if value < 1:
-            raise ValueError(must_be(name, "at least 1", value, where, action))
-    divisor = data_parallel_replicas * tensor_parallel
-    if world_size % divisor != 0:
-        name = "data_parallel_replicas times tensor_parallel"
-        rule = f"a divisor of the number of processes ({world_size})"
-        raise ValueError(must_be(name, rule, divisor, where, "Start as many processes as fit, or pass others."))
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        require(is_int, name, "an int", value, where, action, TypeError)
+        require(value >= 1, name, "at least 1", value, where, action)
+    divisor, name = data_parallel_replicas * tensor_parallel, "data_parallel_replicas times tensor_parallel"
+    rule, action = f"a divisor of the number of processes ({world_size})", "Start as many processes, or pass others."
+    require(world_size % divisor == 0, name, rule, divisor, where, action)
     return data_parallel_replicas, world_size // divisor, tensor_parallel
 
 

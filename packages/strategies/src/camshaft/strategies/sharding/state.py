@@ -85,8 +85,6 @@ def local_part(full: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) 
     """Return a view of this rank's part of a whole tensor. Not collective.
 
     Args:
-        full: The whole tensor.
-        mesh: The device mesh.
         placements: Sharded or replicated, for each dimension of the mesh. Strided shards, which `fully_shard` makes of
             tensor-parallel parameters, are cut after the shards of later mesh dimensions.
 
@@ -143,8 +141,6 @@ def check_parameters(
     """Raise `ValueError` unless all parameters of optimizers are the module's.
 
     Args:
-        optimizers: The optimizers.
-        module: The module.
         replaced: Parameters of the module before it was sharded, with their names.
     """
     own = {id(parameter) for parameter in module.parameters()}

@@ -47,6 +47,14 @@ _ELSEWHERE = "Do it in a method that is called, or in a callback"
 _RANKS = frozenset({"device", "global_rank", "local_rank", "world_size", "num_nodes"})
 
 
+def _module_step(name: str) -> Callable[..., Any]:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's step."""
+        return self._inner_steps[name](*args, **kwargs)
+
+    return step
+
+
 class Strategy(TorchStrategy, metaclass=StandIn):
     """The base class of strategies under the import names.
 
@@ -61,6 +69,8 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     never_called: ClassVar[Sequence[str]] = _NEVER_CALLED
     of_trainer: ClassVar[Sequence[str]] = ("device", "precision")
 
+    launcher: Any = None  # what starts processes there; here a script is started for each
+    trainer: Any = None  # that of the current or last verb
     strategy_name: Any = None
     handles_gradient_accumulation: Any = False
     lightning_restore_optimizer: Any = True
@@ -170,7 +180,9 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     @property
     def lightning_module(self) -> Any:
         """The module of the current or last verb; None before the first."""
-        return self._lightning_module if self._lightning_module is not None else super().lightning_module
+        if self._lightning_module is not None:
+            return self._lightning_module
+        return None if self.trainer is None else self.trainer.model
 
     @property
     def model(self) -> Any:
@@ -184,16 +196,31 @@ class Strategy(TorchStrategy, metaclass=StandIn):
     @property
     def optimizers(self) -> Any:
         """The optimizers of the fit."""
-        return super().optimizers if self._given is None else self._set_up or self._given
+        if self._given is None:
+            return [] if self.trainer is None else self.trainer.optimizers
+        return self._set_up or self._given
 
     @optimizers.setter
     def optimizers(self, optimizers: Sequence[Any]) -> None:
-        if self._given is None:
-            TorchStrategy.optimizers.__set__(self, optimizers)  # type: ignore[attr-defined]
-        else:
+        if self._given is not None:
             self._set_up = list(optimizers)
+        elif self.trainer is None:
+            action = "Return them from `configure_optimizers`."
+            raise RuntimeError(must_be("optimizers", "set while a fit runs", optimizers, type(self).__name__, action))
+        else:
+            self.trainer.optimizers = optimizers
 
     _optimizers = _lightning_optimizers = optimizers  # names there
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """The schedulers of the fit, each with its settings."""
+        return [] if self.trainer is None else self.trainer.lr_scheduler_configs
+
+    @property
+    def root_device(self) -> Any:
+        """The `device`."""
+        return self.device
 
     def _configure_launcher(self) -> None:
         """Do nothing: a strategy starts processes itself."""
@@ -230,7 +257,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     def setup_environment(self) -> None:
         """Join the processes. Collective."""
-        if self._accelerator is not None and not isinstance(self._accelerator, str):
+        if hasattr(self._accelerator, "setup_device"):
             self._accelerator.setup_device(self.device)
         super().connect()
 
@@ -244,7 +271,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     def setup(self, trainer: Any) -> None:
         """Convert the module and move it to the device, by `model_to_device`. Collective."""
-        if self._accelerator is not None and not isinstance(self._accelerator, str):
+        if hasattr(self._accelerator, "setup"):
             self._accelerator.setup(trainer)
         self._computing = super().setup_module(self.lightning_module)
         self.setup_precision_plugin()
@@ -321,21 +348,10 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         """Run a step of the module through what wraps it."""
         return self._inner_steps[method_name](*args, **kwargs)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's step; likewise the other three."""
-        return self._inner_steps["training_step"](*args, **kwargs)
-
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's step."""
-        return self._inner_steps["validation_step"](*args, **kwargs)
-
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's step."""
-        return self._inner_steps["test_step"](*args, **kwargs)
-
-    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's step."""
-        return self._inner_steps["predict_step"](*args, **kwargs)
+    training_step = _module_step("training_step")
+    validation_step = _module_step("validation_step")
+    test_step = _module_step("test_step")
+    predict_step = _module_step("predict_step")
 
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
         """Move a batch of any nesting to the device, by the module's own hook if there is one."""
@@ -426,7 +442,17 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         if group is not None and not isinstance(group, str) and group is not torch.distributed.group.WORLD:
             action = "Call `torch.distributed.all_reduce` for it."
             raise ValueError(must_be("group", "None, which is all ranks", group, "reduce", action))
-        return super().reduce(tensor, reduce_op=op or reduce_op)
+        wanted = str(op or reduce_op).rpartition(".")[2].lower()  # torch's `ReduceOp` has upper case
+        return super().reduce(tensor, "mean" if wanted == "avg" else wanted)  # type: ignore[arg-type]
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Return whether all processes have decided so, or any of them. Collective.
+
+        Args:
+            decision: The decision of this process.
+            all: Whether all of them have to be true, or one.
+        """
+        return bool(self.reduce(int(decision), reduce_op="min" if all else "max"))
 
     def all_gather(self, value: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """Return a list of the values of all ranks; for a group or with gradients, a stacked tensor. Collective."""

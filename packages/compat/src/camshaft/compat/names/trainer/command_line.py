@@ -60,12 +60,3 @@ class LightningCLI(TrainerCLI):
         """Make the parser; see `TrainerCLI.setup_parser`."""
         super().setup_parser(*args, **kwargs)
         vars(self.parser)["instantiators"] = lambda: self._instantiators()
-
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        """Return the verbs, each with the arguments that are no options, earlier names included."""
-        further = {"fit": "train_dataloader", "validate": "val_dataloaders", "test": "test_dataloaders"}
-        return {
-            verb: given | ({further[verb]} if verb in further else set())
-            for verb, given in TrainerCLI.subcommands().items()
-        }

@@ -30,7 +30,6 @@ from camshaft.strategies import is_rank_zero
 from camshaft.trainer.loggers import SilentLogger
 
 _EXPERIMENT = "lightning_logs"
-_AGGREGATION = ("the values of a step are logged once", "Put values together before you log them.")
 
 
 class _HparamsInYaml(RunFolderLogger):
@@ -63,12 +62,7 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
         default_hp_metric: As today.
         prefix: As today.
         sub_dir: As today.
-        agg_key_funcs: None.
-        agg_default_func: None.
         kwargs: Arguments of `SummaryWriter`.
-
-    Raises:
-        ValueError: If a function is given.
     """
 
     __stands_for__: ClassVar[type] = _TensorBoardLogger
@@ -82,14 +76,8 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
         default_hp_metric: bool = True,
         prefix: str = "",
         sub_dir: str | os.PathLike[str] | None = None,
-        *,
-        agg_key_funcs: Any = None,
-        agg_default_func: Any = None,
         **kwargs: Any,
     ) -> None:
-        where = type(self).__name__
-        refuse_argument("agg_key_funcs", agg_key_funcs, where, *_AGGREGATION)
-        refuse_argument("agg_default_func", agg_default_func, where, *_AGGREGATION)
         super().__init__(
             os.path.expanduser(os.path.expandvars(save_dir)),
             name,
@@ -244,12 +232,10 @@ class WandbLogger(_WandbLogger, metaclass=StandIn):
         anonymous: Whether a run without an account is allowed.
         project: As today; the default is that of the earlier releases.
         sync_step: None.
-        agg_key_funcs: None.
-        agg_default_func: None.
         kwargs: Today's arguments, and those of `wandb.init`.
 
     Raises:
-        ValueError: If `sync_step` or a function is given.
+        ValueError: If `sync_step` is given.
     """
 
     __stands_for__: ClassVar[type] = _WandbLogger
@@ -262,14 +248,10 @@ class WandbLogger(_WandbLogger, metaclass=StandIn):
         anonymous: bool | str | None = None,
         project: str | None = None,
         sync_step: bool | None = None,
-        agg_key_funcs: Any = None,
-        agg_default_func: Any = None,
         **kwargs: Any,
     ) -> None:
         where, why = type(self).__name__, "steps are always the trainer's"
         refuse_argument("sync_step", sync_step, where, why, "Leave it out.")
-        refuse_argument("agg_key_funcs", agg_key_funcs, where, *_AGGREGATION)
-        refuse_argument("agg_default_func", agg_default_func, where, *_AGGREGATION)
         if anonymous:
             kwargs["anonymous"] = "allow" if anonymous is True else anonymous
         project = project or os.environ.get("WANDB_PROJECT") or _EXPERIMENT
@@ -370,15 +352,8 @@ class DummyLogger(_Logger, metaclass=StandIn):
     def __init__(self) -> None:
         self._experiment = DummyExperiment()
 
-    @property
-    def name(self) -> str:
-        """Nothing."""
-        return ""
-
-    @property
-    def version(self) -> str:
-        """Nothing."""
-        return ""
+    name: Any = ""
+    version: Any = ""
 
     @property
     def experiment(self) -> DummyExperiment:
@@ -388,8 +363,7 @@ class DummyLogger(_Logger, metaclass=StandIn):
     def log_metrics(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""
 
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
+    log_hyperparams = log_metrics
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # of Python, as `copy` and `pickle` look for it

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import torch
 
 from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks.arguments import MissingMetricError
+from camshaft.callbacks.checkpoints.files import point_last_at
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument, same_as
 from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode
@@ -23,6 +25,23 @@ _CHECKPOINT = "ModelCheckpoint"
 _BEHIND_FILENAME = ("monitor", "verbose", "save_last", "save_top_k")  # of all releases since 1.2
 _EVERY_EPOCH = "{epoch}"
 _IN_HOOK = "Change the checkpoint in `on_save_checkpoint`, or override `_save_checkpoint`."
+_OWN_FOLDER = "Pass `dirpath`, or set `self.dirpath` in `setup`."
+_OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
+_UNCALLED = {
+    **dict.fromkeys(("_do_save", "_do_check_save", "save_checkpoint", "save_function"), _IN_HOOK),
+    "_find_last_checkpoints": "Pass the path as `ckpt_path`.",
+    "_ModelCheckpoint__init_ckpt_dir": _OWN_FOLDER,
+    "_ModelCheckpoint__warn_if_dir_not_empty": "Filter the warning where you look for it.",
+    "_ModelCheckpoint__init_monitor_mode": _OWN_ARGUMENTS,
+    "_ModelCheckpoint__init_triggers": _OWN_ARGUMENTS,
+    "_ModelCheckpoint__validate_init_configuration": _OWN_ARGUMENTS,
+}
+_WRITING_METHODS = (
+    *("_save_checkpoint", "_save_topk_checkpoint", "_save_last_checkpoint", "_save_monitor_checkpoint"),
+    *("_save_none_monitor_checkpoint", "_update_best_and_save"),
+)
+"""Methods in which subclasses rely on a checkpoint being written when the call returns."""
+
 _EARLIER_METHODS = {
     "_save_model": "_save_checkpoint",
     "_del_model": "_remove_checkpoint",
@@ -49,12 +68,11 @@ def _calling(earlier: str) -> Any:
 
 def _called(today: str) -> Any:
     """Return the method of an earlier name, for overrides that call it, in any order of arguments."""
-    method = getattr(_ModelCheckpoint, today)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         given = [*args, *kwargs.values()]
         value = next(one for one in given if isinstance(one, (str, os.PathLike, dict)))
-        method(self, next(one for one in given if hasattr(one, "callback_metrics")), value)
+        getattr(ModelCheckpoint, today)(self, next(one for one in given if hasattr(one, "callback_metrics")), value)
 
     return call
 
@@ -65,6 +83,11 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
 
     A metric in `filename` that has not been logged is written as 0, with a warning. Slashes in a metric's name stay,
     and make folders.
+
+    Subclasses may override the methods that Lightning's class has: `_monitor_candidates`, `format_checkpoint_name`,
+    `check_monitor_top_k`, `_update_best_and_save`, `_save_checkpoint`, `_remove_checkpoint` and others. Those that
+    write are then called at the save point, on all ranks, and `trainer.save_checkpoint` in them writes at once; an
+    overridden `_save_checkpoint` writes "last" as well, unless it is a link.
 
     Args:
         args: A folder, or where it has places for metrics a path with a file's name: what came first up to 1.1 and
@@ -87,9 +110,7 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
 
     __stands_for__: ClassVar[type] = _ModelCheckpoint
     CHECKPOINT_SLASH_CHAR: ClassVar[str] = "/"
-    _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("_do_save", "_do_check_save", "save_checkpoint", "save_function"), _IN_HOOK
-    )
+    _uncalled_methods: ClassVar[Mapping[str, str]] = _UNCALLED
 
     _every_n_epochs: int = same_as("every_n_epochs")
     _every_n_train_steps: int = same_as("every_n_train_steps")
@@ -98,6 +119,9 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     _enable_version_counter: bool = same_as("enable_version_counter")
     _defer_save_until_validation: bool = same_as("_is_deferred")
     _last_time_checked: float | None = None
+    _last_checkpoint_saved: str = ""
+    _saves_at_save_point: bool = False
+    _expected: tuple[str, Callable[[], None] | None] | None = None  # the write that `_save_checkpoint` is to ask for
 
     def __init__(
         self,
@@ -174,9 +198,97 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         self._last_time_checked = time.monotonic()  # for hooks that are copied from Lightning's class
         super().on_train_start(trainer, module)
 
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Find the folder, and whether saves wait for the save point; see `camshaft.callbacks.ModelCheckpoint`."""
+        super().setup(trainer, module, stage)
+        self._saves_at_save_point = any(self._is_overridden(name) for name in _WRITING_METHODS)
+
+    def _is_overridden(self, name: str) -> bool:
+        return getattr(getattr(self, name), "__func__", None) is not getattr(ModelCheckpoint, name)
+
     def save_checkpoint(self, trainer: Any, pl_module: Any = None) -> None:
         """Save as at a due time, as up to 1.6. Collective."""
         self._save(trainer, self._monitor_candidates(trainer))
+
+    # what writes, for overrides of it
+
+    @property
+    def _waits_for_validation(self) -> bool:
+        return self._saves_at_save_point or super()._waits_for_validation
+
+    @property
+    def _writes_last(self) -> bool:  # type: ignore[override]  # read-only here
+        return self.save_last != "link" and self._is_overridden("_save_checkpoint")
+
+    def _decide(self, trainer: Any, candidates: dict[str, Any], *, is_last_alone: bool = False) -> None:
+        self._at_save_point(trainer, partial(super()._decide, trainer, candidates, is_last_alone=is_last_alone))
+
+    def _write_missing(self, trainer: Any) -> None:
+        if self._unwritten:
+            self._at_save_point(trainer, partial(super()._write_missing, trainer))
+
+    def _at_save_point(self, trainer: Any, function: Callable[[], None]) -> None:
+        """Call a function now, or at the save point if it relies on checkpoints being written when a call returns."""
+        if self._saves_at_save_point:
+            trainer.at_save_point(function)
+        else:
+            function()
+
+    def _keep(self, trainer: Any, candidates: dict[str, Any], score: Any) -> None:
+        if score is None:
+            self._save_none_monitor_checkpoint(trainer, candidates)
+        else:
+            self._update_best_and_save(score, trainer, candidates)
+
+    def _update_best_and_save(self, current: Any, trainer: Any, monitor_candidates: dict[str, Any]) -> None:
+        """Rank a checkpoint and save it. Collective."""
+        super()._keep(trainer, monitor_candidates, current)
+
+    def _save_none_monitor_checkpoint(self, trainer: Any, monitor_candidates: dict[str, Any]) -> None:
+        super()._keep(trainer, monitor_candidates, None)
+
+    def _save_last_checkpoint(self, trainer: Any, monitor_candidates: dict[str, Any]) -> None:
+        super()._save_last_checkpoint(trainer, monitor_candidates)
+        if self.save_last and self.save_last != "link":
+            self._last_checkpoint_saved = self.last_model_path
+
+    def _write(self, trainer: Any, path: str, on_saved: Callable[[], None] | None) -> None:
+        self._expected = path, on_saved
+        self._save_checkpoint(trainer, path)
+        if self._expected is not None:  # an override has written other files
+            self._expected = None
+            if self._pending is not None and self._newest is not None:
+                self._pending.finish(self._newest)
+
+    def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
+        """Have the trainer write a checkpoint. Collective."""
+        self._last_global_step_saved, self._last_checkpoint_saved = trainer.global_step, filepath
+        on_saved: Callable[[], None] | None = None
+        if self._expected is not None and self._expected[0] == filepath:
+            (_, on_saved), self._expected = self._expected, None
+        super()._write(trainer, filepath, on_saved)
+
+    def _new_path(self, trainer: Any, candidates: dict[str, Any], displaced: tuple[str, ...]) -> str:
+        del_filepath = displaced if len(displaced) > 1 else next(iter(displaced), None)
+        return self._get_metric_interpolated_filepath_name(candidates, trainer, del_filepath)
+
+    def _get_metric_interpolated_filepath_name(
+        self, monitor_candidates: dict[str, Any], trainer: Any, del_filepath: str | tuple[str, ...] | None = None
+    ) -> str:
+        """Return the path for a new checkpoint, which may be that of one it displaces. Collective."""
+        reusable = (del_filepath,) if isinstance(del_filepath, str) else del_filepath or ()
+        return super()._new_path(trainer, monitor_candidates, tuple(reusable))
+
+    def _point_last(self, trainer: Any, path: str, last_path: str) -> None:
+        if self.save_last == "link":
+            self._link_checkpoint(trainer, path, last_path)
+        else:
+            super()._point_last(trainer, path, last_path)
+
+    @staticmethod
+    def _link_checkpoint(trainer: Any, filepath: str, linkpath: str) -> None:
+        """Make a symbolic link to a checkpoint. Collective."""
+        from_rank_zero(trainer.strategy, lambda: point_last_at(filepath, linkpath, by_link=True))
 
     def _monitor_candidates(self, trainer: Any, epoch: int | None = None, step: int | None = None) -> dict[str, Any]:
         """Return the logged values with "epoch" and "step", which up to 1.5 were arguments."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any, ClassVar
 
@@ -12,6 +12,52 @@ from camshaft.compat.names.stand_ins import StandIn, same_as
 from camshaft.compat.names.utilities import model_summaries
 
 _FACTS = ("total_parameters", "trainable_parameters", "model_size", "total_training_modes")
+
+
+def _printing(show: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that prints columns and totals by another one; an override may call it with other columns."""
+
+    def summarize(
+        summary_data: list[tuple[str, list[str]]],
+        total_parameters: int,
+        trainable_parameters: int,
+        model_size: float,
+        total_training_modes: Mapping[str, int] | None = None,
+        total_flops: int = 0,
+        **summarize_kwargs: Any,
+    ) -> None:
+        count = model_summaries.get_human_readable_count
+        totals = {
+            "Trainable params": count(trainable_parameters),
+            "Non-trainable params": count(total_parameters - trainable_parameters),
+            "Total params": count(total_parameters),
+            "Total estimated model params size (MB)": model_summaries.get_formatted_model_size(model_size),
+            **{f"Modules in {mode} mode": str(num) for mode, num in (total_training_modes or {}).items()},
+            "Total FLOPs": count(total_flops),
+        }
+        show(summary_data, totals, **summarize_kwargs)
+
+    return summarize
+
+
+def _print_plain(summary_data: list[tuple[str, list[str]]], totals: Mapping[str, str], **_: Any) -> None:
+    columns = [[heading, *map(str, cells)] for heading, cells in summary_data]
+    widths = [max(map(len, column)) for column in columns]
+    rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True))
+    print(*rows, *(f"{label}: {value}" for label, value in totals.items()), sep="\n", flush=True)
+
+
+def _print_with_rich(
+    summary_data: list[tuple[str, list[str]]], totals: Mapping[str, str], header_style: Any = "bold magenta", **_: Any
+) -> None:
+    from rich import get_console
+    from rich.table import Table
+    from rich.text import Text  # which shows "[8, 3]" as it is
+
+    table = Table(*(heading for heading, _ in summary_data), header_style=header_style)
+    for row in zip(*(cells for _, cells in summary_data), strict=True):
+        table.add_row(*(Text(str(cell)) for cell in row))
+    get_console().print(table, *(f"[bold]{label}[/]: {value}" for label, value in totals.items()), sep="\n")
 
 
 class ModelSummary(_ModelSummary, metaclass=StandIn):
@@ -55,22 +101,7 @@ class ModelSummary(_ModelSummary, metaclass=StandIn):
     def _summary(self, trainer: Any, pl_module: Any) -> Any:
         return model_summaries.summarize(pl_module, self.max_depth)
 
-    @staticmethod
-    def summarize(
-        summary_data: list[tuple[str, list[str]]],
-        total_parameters: int,
-        trainable_parameters: int,
-        model_size: float,
-        total_training_modes: Mapping[str, int] | None = None,
-        total_flops: int = 0,
-        **summarize_kwargs: Any,
-    ) -> None:
-        """Print columns and totals; to be overridden, or called with other columns."""
-        columns = [[heading, *map(str, cells)] for heading, cells in summary_data]
-        widths = [max(map(len, column)) for column in columns]
-        rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True))
-        totals = _totals(total_parameters, trainable_parameters, model_size, total_training_modes, total_flops)
-        print(*rows, *(f"{label}: {value}" for label, value in totals), sep="\n", flush=True)
+    summarize = staticmethod(_printing(_print_plain))
 
 
 class RichModelSummary(ModelSummary, _RichModelSummary, metaclass=StandIn):
@@ -86,39 +117,4 @@ class RichModelSummary(ModelSummary, _RichModelSummary, metaclass=StandIn):
         super().__init__(max_depth, **summarize_kwargs)
         self.header_style = summarize_kwargs.get("header_style", self.header_style)
 
-    @staticmethod
-    def summarize(
-        summary_data: list[tuple[str, list[str]]],
-        total_parameters: int,
-        trainable_parameters: int,
-        model_size: float,
-        total_training_modes: Mapping[str, int] | None = None,
-        total_flops: int = 0,
-        **summarize_kwargs: Any,
-    ) -> None:
-        """Print columns and totals with rich; to be overridden, or called with other columns."""
-        from rich import get_console
-        from rich.table import Table
-        from rich.text import Text  # which shows "[8, 3]" as it is
-
-        table = Table(header_style=summarize_kwargs.get("header_style", "bold magenta"))
-        for heading, _ in summary_data:
-            table.add_column(heading)
-        for row in zip(*(cells for _, cells in summary_data), strict=True):
-            table.add_row(*(Text(str(cell)) for cell in row))
-        totals = _totals(total_parameters, trainable_parameters, model_size, total_training_modes, total_flops)
-        get_console().print(table, *(f"[bold]{label}[/]: {value}" for label, value in totals), sep="\n")
-
-
-def _totals(
-    total: int, trainable: int, model_size: float, modes: Mapping[str, int] | None, total_flops: int
-) -> list[tuple[str, str]]:
-    count = model_summaries.get_human_readable_count
-    return [
-        ("Trainable params", count(trainable)),
-        ("Non-trainable params", count(total - trainable)),
-        ("Total params", count(total)),
-        ("Total estimated model params size (MB)", model_summaries.get_formatted_model_size(model_size)),
-        *((f"Modules in {mode} mode", str(num)) for mode, num in (modes or {}).items()),
-        ("Total FLOPs", count(total_flops)),
-    ]
+    summarize = staticmethod(_printing(_print_with_rich))

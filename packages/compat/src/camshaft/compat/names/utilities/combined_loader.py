@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Self
+
+from torch.utils._pytree import tree_flatten, tree_unflatten  # as Lightning takes collections apart
 
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core.messages import must_be
@@ -43,7 +46,8 @@ class CombinedLoader(metaclass=StandIn):
             rule = f"one of {', '.join(map(repr, _FOLDS))}"
             raise ValueError(must_be("mode", rule, mode, _WHERE, "Pass one of these."))
         self._iterables = iterables
-        self._flattened, self._assemble = _flatten(iterables)
+        self._flattened, spec = tree_flatten(iterables, is_leaf=_is_iterable)
+        self._assemble: Callable[[list[Any]], Any] = partial(tree_unflatten, treespec=spec)
         self._mode = mode
         self._limits: list[int | float] | None = None
         self._iterator: Iterator[tuple[Any, int, int]] | None = None
@@ -178,26 +182,7 @@ class _Batches:
         return len(self.batches)  # type: ignore[arg-type]
 
 
-def _flatten(node: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """Return the iterables of a collection, and a function that makes a collection like it of a list of values."""
-    if not isinstance(node, (list, tuple, Mapping)):
-        return [node], _first
-    children = list(node.values() if isinstance(node, Mapping) else node)
-    if all(isinstance(child, (int, float, str)) for child in children):
-        return [node], _first
-    parts = [_flatten(child) for child in children]
-
-    def assemble(values: list[Any]) -> Any:
-        built, start = [], 0
-        for flat, assemble_part in parts:
-            built.append(assemble_part(values[start : start + len(flat)]))
-            start += len(flat)
-        if isinstance(node, Mapping):
-            return dict(zip(node, built, strict=True))
-        return type(node)(*built) if hasattr(type(node), "_fields") else type(node)(built)
-
-    return [one for flat, _ in parts for one in flat], assemble
-
-
-def _first(values: list[Any]) -> Any:
-    return values[0]
+def _is_iterable(node: Any) -> bool:
+    """Return whether a list, tuple or dictionary holds numbers and strings alone, so that it is no collection."""
+    children = node.values() if isinstance(node, Mapping) else node if isinstance(node, (list, tuple)) else (None,)
+    return all(isinstance(child, (int, float, str)) for child in children)

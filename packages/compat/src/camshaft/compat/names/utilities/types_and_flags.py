@@ -25,7 +25,8 @@ LRSchedulerConfigType = OptimizerConfig = OptimizerLRSchedulerConfig = dict
 STEP_OUTPUT = Tensor | Mapping[str, Any] | None
 EPOCH_OUTPUT = list[Tensor | Mapping[str, Any] | None]
 LRSchedulerType = type[LRScheduler] | type[ReduceLROnPlateau]
-LRSchedulerTypeUnion = LRSchedulerPLType = LRScheduler | ReduceLROnPlateau
+LRSchedulerTypeUnion = LRScheduler | ReduceLROnPlateau
+LRSchedulerPLType = LRSchedulerTypeUnion
 LRSchedulerTypeTuple = (LRScheduler, ReduceLROnPlateau)
 _EVALUATE_OUTPUT = list[dict[str, float]]
 _METRIC = Tensor | float

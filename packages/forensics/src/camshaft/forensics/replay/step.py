@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import bdb
+import inspect as inspection_of_code
 import os
-from collections.abc import Callable, Iterable, Sequence
+import pdb
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from torch import Tensor, nn
+from torch import Tensor
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.forensics.ledger.ledger_check import LedgerCheck
-from camshaft.forensics.replay.replayed_fit import Replay, beyond_the_end, ledger_check, nearest_checkpoint
-from camshaft.forensics.replay.replayed_step import ReplayedStep
-from camshaft.forensics.replay.step_debugger import StepDebugger
+from camshaft.forensics.replay.fit import Observer, Replay, beyond_the_end, ledger_check, nearest_checkpoint
+from camshaft.forensics.replay.step_capture import loss_in
 from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.spec import Receiver
 from camshaft.loops.lifecycle import EndOfVerb
 from camshaft.loops.optimization.update import without_graph
 from camshaft.trainer.running import VerbCall
@@ -29,7 +31,36 @@ from camshaft.trainer.running import VerbCall
 if TYPE_CHECKING:
     from camshaft.trainer import Trainer
 
-Inspect = str | Sequence[str] | Callable[[ReplayedStep], object] | None
+Inspect = str | Sequence[str] | Callable[["ReplayedStep"], object] | None
+
+
+@attrs.define(eq=False)
+class ReplayedStep:
+    """A training step that was made again.
+
+    Attributes:
+        step: Number of the optimizer update that the step belongs to, from 1 on.
+        epoch: Zero-based epoch.
+        batch_idx: Zero-based index of the batch in it.
+        batch: The batch, on its device.
+        outputs: What `training_step` returned, without the graph.
+        loss: The loss as it was differentiated, so that of an accumulation window divided by its length; else the one
+            that the step returned. None if there was none.
+        inspection: Statistics of the submodules' outputs and gradients, and where values ceased to be finite.
+        gradients: The gradients of the parameters by name that this step gave, before clipping and scaled as
+            they were; of parameters that are sharded, this process's part.
+        differences: In what it differs from what was captured of it; empty if it is equal bit for bit.
+    """
+
+    step: int
+    epoch: int
+    batch_idx: int
+    batch: Any
+    outputs: Any
+    loss: Tensor | None
+    inspection: StepInspection
+    gradients: dict[str, Tensor] = attrs.field(repr=False)
+    differences: list[str] = attrs.field(factory=list)
 
 
 def replay(
@@ -78,9 +109,9 @@ def replay(
         The steps of the update: one, or one for each batch or split whose gradients were accumulated.
 
     Raises:
-        TypeError, InvalidArgumentError: As in `Trainer.fit`; or if `to_step` is not after the checkpoint or beyond
-            the end of the training, `inspect` matches nothing, this trainer has trained already without a checkpoint, or
-            the ledger's run had another number of processes.
+        TypeError, InvalidArgumentError: As in `Trainer.fit`; or if `to_step` is not after the checkpoint or beyond the
+            end of the training, `inspect` matches nothing, this trainer has trained already and there is no
+            checkpoint, or the ledger's run had another number of processes.
         FileNotFoundError: If there is no checkpoint, none in the folder that is early enough, or no ledger.
         LedgerError: If the ledger is damaged, or not of the run that the checkpoint is from.
         DepartureError: At the first update that is not as the ledger has it; it tells the cause.
@@ -94,18 +125,22 @@ def replay(
         raise InvalidArgumentError("debug", rule, debug, "replay", action)
     call = attrs.evolve(call, ckpt_path=nearest_checkpoint(call.ckpt_path, to_step - 1))
     check = ledger_check(trainer, ledger)
-    debugger = StepDebugger() if debug else None
-    watch = _StepWatch(to_step, check, inspect, debugger)
-    Replay(call=call, before=[watch], after=[_EndOfStep(watch)], check=check).run(trainer, to_step)
-    if debugger is not None and debugger.has_quit:
-        raise bdb.BdbQuit
+    watch = StepWatch(to_step, check, inspect, StepDebugger() if debug else None)
+    Replay(call=call, before=[watch], after=[EndOfStep(watch)], check=check).run(trainer, to_step)
     if not watch.has_ended:
         raise beyond_the_end(to_step, trainer.global_step)
     return watch.steps
 
 
-class _StepWatch(Callback):
+class StepWatch(Observer):
     """Looks into the steps of an update. Runs before other callbacks.
+
+    Args:
+        to_step: Number of the update.
+        check: The check against a ledger, if there is one.
+        inspect: As in `replay`.
+        debugger: Stops in a step; None stops in none.
+        debugged_idx: Index of that step among those of the update.
 
     Attributes:
         steps: The steps of the update so far; empty before.
@@ -113,22 +148,21 @@ class _StepWatch(Callback):
     """
 
     def __init__(
-        self, to_step: int, check: LedgerCheck | None, inspect: Inspect, debugger: StepDebugger | None
+        self,
+        to_step: int,
+        check: LedgerCheck | None = None,
+        inspect: Inspect = None,
+        debugger: StepDebugger | None = None,
+        debugged_idx: int = 0,
     ) -> None:
         self.steps: list[ReplayedStep] = []
         self.has_ended = False
-        self._to_step = to_step
-        self._check = check
+        self._to_step, self._check = to_step, check
         self._call_inspect = inspect if callable(inspect) else None
         self._patterns = None if inspect is None or callable(inspect) else _listed(inspect)
-        self._debugger = debugger
-        self._trainer: Any = None
-        self._module: Any = None
-        self._open: _OpenStep | None = None
-
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Note trainer and module."""
-        self._trainer, self._module = trainer, module
+        self._debugger, self._debugged_idx = debugger, debugged_idx
+        self._open: ReplayedStep | None = None
+        self._stack = ExitStack()
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Check the patterns, now that the submodules are there."""
@@ -151,12 +185,6 @@ class _StepWatch(Callback):
                 f"The checkpoint lies inside of the accumulation window of step {self._to_step:,}: the batches before "
                 "it are in the gradients, but are not handed over. Begin with an earlier checkpoint to have them."
             )
-
-    def wrap_call(
-        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return the function; of `training_step` one that is looked into at the update."""
-        return partial(self._call_step, function) if hook == "training_step" else function
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """Forget batches whose gradients were dropped at the end of the epoch before."""
@@ -184,7 +212,7 @@ class _StepWatch(Callback):
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         """Remove all hooks."""
         self._close()
-        self._trainer = self._module = None
+        super().teardown(trainer, module, stage)
 
     @property
     def is_inside(self) -> bool:
@@ -195,81 +223,98 @@ class _StepWatch(Callback):
         """End the replay. Collective. Raises `EndOfVerb`."""
         self._close()
         if self._check is not None:
-            self._check.check_last(self._trainer, self._to_step)
+            self._check.check_last(self.trainer, self._to_step)
         self.has_ended = True
         if self._call_inspect is not None:
             for step in self.steps:
                 self._call_inspect(step)
         raise EndOfVerb
 
-    def _call_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        trainer = self._trainer
+    def call_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Look into a step of the update, and end the replay after the last one."""
+        trainer = self.trainer
         if trainer.global_step < self._to_step - 1:
             return function(*arguments, **keywords)
         self._close()
         if trainer.global_step >= self._to_step:  # made inside of the batch that runs
             self.end()
-        batch, batch_idx = arguments[0], trainer.current_run.batch_idx
-        step = self._open = _OpenStep(self._module, batch, trainer.current_epoch, batch_idx)
-        if self._debugger is not None and not self.steps:  # the first step of the update
-            function = partial(self._debugger.run_step, self._module, function)
+        batch, gradients = arguments[0], dict[str, Tensor]()
+        inspection = self._stack.enter_context(inspect_step(self.module, batch, gradients))
+        place = self._to_step, trainer.current_epoch, trainer.current_run.batch_idx
+        step = self._open = ReplayedStep(*place, batch, None, None, inspection, gradients)
+        if self._debugger is not None and len(self.steps) == self._debugged_idx:
+            function = partial(self._debugger.run_step, self.module, function)
         outputs = function(*arguments, **keywords)
         step.outputs = without_graph(outputs)
         return outputs
 
     def _close(self) -> None:
+        """End a step that runs, and remove its hooks."""
         step, self._open = self._open, None
-        if step is not None:
-            self.steps.append(step.close(self._to_step, self._patterns))
+        self._stack.close()
+        if step is None:
+            return
+        if step.loss is None:
+            step.loss = loss_in(step.outputs)
+        if self._patterns is not None:
+            found, patterns = step.inspection, self._patterns
+            found.calls = [call for call in found.calls if _matches(call.name, patterns)]
+            owners = {name: name.rpartition(".")[0] for name in found.parameters}
+            found.parameters = {name: one for name, one in found.parameters.items() if _matches(owners[name], patterns)}
+        self.steps.append(step)
 
 
-class _EndOfStep(Callback):
-    """Ends the replay right before the update. Runs after all other callbacks."""
+class EndOfStep(Callback):
+    """Ends the replay right before the update. Runs after all other callbacks.
 
-    def __init__(self, watch: _StepWatch) -> None:
+    Args:
+        watch: What looks into the steps.
+    """
+
+    def __init__(self, watch: StepWatch) -> None:
         self._watch = watch
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        """End, unless other optimizers may make further steps for the update."""
+        """End, unless other steps may be made for the update."""
         if self._watch.is_inside and len(trainer.optimizers) == 1:
             self._watch.end()
 
 
-class _OpenStep:
-    """A step that runs, and what is known of it so far."""
+class StepDebugger(pdb.Pdb):
+    """Python's debugger, which first stops in the `training_step` of a module."""
 
-    def __init__(self, module: nn.Module, batch: Any, epoch: int, batch_idx: int) -> None:
-        self.loss: Tensor | None = None
-        self.outputs: Any = None
-        self._facts = epoch, batch_idx, batch
-        self._gradients: dict[str, Tensor] = {}
-        self._stack = ExitStack()
-        self.inspection: StepInspection = self._stack.enter_context(inspect_step(module, batch))
-        self._sharded = {name: one for name, one in module.named_parameters() if hasattr(one, "device_mesh")}
-        parameters: Iterable[tuple[str, Any]] = module.named_parameters()
-        for name, parameter in parameters:
-            if parameter.requires_grad and name not in self._sharded:
-                handle = parameter.register_hook(partial(self._add_gradient, name))
-                self._stack.callback(handle.remove)
+    def __init__(self) -> None:
+        super().__init__()
+        self._code: CodeType | None = None
+        self._is_there = self._has_quit = False
 
-    def _add_gradient(self, name: str, gradient: Tensor) -> None:
-        before, gradient = self._gradients.get(name), gradient.detach()
-        self._gradients[name] = gradient if before is None else before + gradient
+    def run_step(self, module: Any, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Return what a function returns that calls a module's `training_step`.
 
-    def close(self, number: int, patterns: Sequence[str] | None) -> ReplayedStep:
-        """Remove the hooks. Returns the step."""
-        for name, parameter in self._sharded.items():
-            if parameter.grad is not None:
-                self._gradients[name] = parameter.grad.detach().clone()
-        self._stack.close()
-        found = self.inspection
-        if patterns is not None:
-            found.calls = [call for call in found.calls if _matches(call.name, patterns)]
-            found.parameters = {
-                name: one for name, one in found.parameters.items() if _matches(name.rpartition(".")[0], patterns)
-            }
-        epoch, batch_idx, batch = self._facts
-        return ReplayedStep(number, epoch, batch_idx, batch, self.outputs, self.loss, found, self._gradients)
+        Raises:
+            BdbQuit: If the user leaves.
+        """
+        step: Any = implementation(module, "training_step")
+        self._code = inspection_of_code.unwrap(getattr(step, "__func__", step)).__code__
+        outputs = self.runcall(function, *arguments, **keywords)
+        if self._has_quit:
+            raise bdb.BdbQuit
+        return outputs
+
+    def set_quit(self) -> None:
+        """Note that the user leaves."""
+        self._has_quit = True
+        super().set_quit()
+
+    def stop_here(self, frame: FrameType) -> bool:
+        """Return whether to stop, once the step is reached."""
+        self._is_there |= frame.f_code is self._code
+        return self._is_there and bool(super().stop_here(frame))
+
+    def user_call(self, frame: FrameType, argument_list: Any) -> None:
+        """Stop at a call; in the step itself at its first line instead."""
+        if frame.f_code is not self._code:
+            super().user_call(frame, argument_list)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

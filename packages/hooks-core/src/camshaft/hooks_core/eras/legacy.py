@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from camshaft.hooks_core.eras import Behaviour
+from camshaft.hooks_core.eras.releases import Behaviour
 from camshaft.hooks_core.grammar.nodes import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 
 VERBS = ("fit", "test")

@@ -13,11 +13,10 @@ import attrs
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.forensics.ledger.ledger_check import LedgerCheck
 from camshaft.forensics.ledger.run_ledger import RunLedger
-from camshaft.hooks_core import Callback, no_op
+from camshaft.hooks_core import Callback, Receiver, no_op
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.remote_files import local_path
-from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import Run, SaveRequest
 from camshaft.loops.lifecycle import run_verb
 from camshaft.loops.state.callback_state import state_key
@@ -129,6 +128,31 @@ def nearest_checkpoint(path: str | os.PathLike[str] | None, step: int) -> str | 
 def step_of(run: Run) -> int:
     """Return the number of updates that a run begins with."""
     return 0 if run.checkpoint is None else int(run.checkpoint["global_step"])
+
+
+class Observer(Callback):
+    """Base class of what looks into a replay: it knows trainer and module, and makes the calls of `training_step`."""
+
+    trainer: Any = None
+    module: Any = None
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Note trainer and module."""
+        self.trainer, self.module = trainer, module
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """Forget trainer and module."""
+        self.trainer = self.module = None
+
+    def wrap_call(
+        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return the function; for `training_step` its call by `call_step`."""
+        return partial(self.call_step, function) if hook == "training_step" else function
+
+    def call_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Return what `training_step` returns."""
+        return function(*arguments, **keywords)
 
 
 class _LeftOut(Callback):

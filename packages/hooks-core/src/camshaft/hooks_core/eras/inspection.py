@@ -10,14 +10,16 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.bases import Callback, DataHooks, ModelHooks, StrategyHooks
-from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue, check_era
-from camshaft.hooks_core.dispatch.binding import candidates, fit_hook
-from camshaft.hooks_core.dispatch.faults import Fault, find_faults
-from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.dispatch.readings import MethodReading
-from camshaft.hooks_core.eras import TODAY, Behaviour, behaviour_of
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.dispatch.binding import candidates
+from camshaft.hooks_core.dispatch.faults import Fault, examine
+from camshaft.hooks_core.dispatch.implementation import mentions_method, method_of, receiver_name
+from camshaft.hooks_core.eras.binding import EraMethod, fit_in, fits
+from camshaft.hooks_core.eras.faults import find_faults
+from camshaft.hooks_core.eras.hooks import ERAS, EVERYDAY_NAMES, EraSpec, catalogue_of, check_era, hooks_of_eras
+from camshaft.hooks_core.eras.releases import TODAY, Behaviour, behaviour_of
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, ZeroGrad, kind_in_words
+from camshaft.hooks_core.spec import Receiver, ZeroGrad, kind_in_words
 
 _WIDTH = 100
 _ZEROING: dict[ZeroGrad, str] = {
@@ -116,22 +118,36 @@ def inspect_class(
     """
     check_era(era)
     kind = kind or kind_of(klass)
-    if era is not None and not any(kind in spec.receivers_in(era) for spec in catalogue.in_era(era)):
+    if era is not None and not catalogue_of(era, catalogue).received_by(kind):
         rule = f"an era that describes hooks of a {kind_in_words(kind)}"
         raise ValueError(must_be("era", rule, era, "inspect_class", "Choose a later era."))
-    faults = find_faults(klass, kind, catalogue, era=era)
+    faults = find_faults(klass, kind, catalogue) if era is None else _faults_in(era, klass, kind, catalogue)
     faulty = {fault.method for fault in faults}
     behaviour = TODAY if era is None else behaviour_of(era)
     methods: list[HookMethod] = []
     for spec in hooks_of(klass, kind, catalogue):
         eras = fitting_eras(klass, kind, spec)
-        is_called = spec.name not in faulty and spec.is_in(era, kind)
+        is_called = spec.name not in faulty and spec.is_in(era) and kind in spec.receivers_in(era)
         method = read_as(klass, kind, spec, era) if is_called else None
         if method is None:
             methods.append(HookMethod(spec.name, eras))
         else:
-            methods.append(called(method, eras, moment_of(method, behaviour, catalogue), spec.returns))
+            methods.append(called(method, eras, moment_of(method, behaviour), spec.returns))
     return Inspection(kind, tuple(methods), tuple(faults), common_eras(methods), era)
+
+
+def _faults_in(era: str, klass: type, kind: Receiver, catalogue: Catalogue) -> list[Fault]:
+    """Return the faults of a class of an era."""
+    hooks = hooks_of_eras(catalogue)
+    others = {name: spec for name, spec in hooks.items() if not (era in spec.eras and kind in spec.receivers_in(era))}
+    known = {spec.name for spec in hooks_of(klass, kind, catalogue) if read_as(klass, kind, spec, era)}
+    _, faults = examine(klass, kind, catalogue_of(era, catalogue), others, known)
+    for name in sorted({*candidates(klass)} & others.keys()):
+        spec = hooks[name]
+        if kind in spec.receivers and name not in EVERYDAY_NAMES and not mentions_method(klass.__mro__, name):
+            told = f"this hook belongs to the eras {', '.join(spec.eras)}, and era {era} does not call it."
+            faults.append(Fault(receiver_name(klass), name, told))
+    return sorted(faults, key=lambda fault: fault.method)
 
 
 def kind_of(klass: type) -> Receiver:
@@ -146,27 +162,15 @@ def kind_of(klass: type) -> Receiver:
     return Receiver.MODULE
 
 
-def hooks_of(klass: type, kind: Receiver, catalogue: Catalogue) -> list[HookSpec]:
-    """Return the hooks of any era that a class implements, in the order of their names.
-
-    Args:
-        klass: The class.
-        kind: The kind of receiver that it is.
-        catalogue: The hooks.
-    """
-    names = sorted(name for name in candidates(klass) if name in catalogue)
-    return [catalogue[name] for name in names if kind in catalogue[name].receivers]
+def hooks_of(klass: type, kind: Receiver, catalogue: Catalogue = CATALOGUE) -> list[EraSpec]:
+    """Return the hooks of any era that a class implements, in the order of their names."""
+    hooks = hooks_of_eras(catalogue)
+    return [hooks[name] for name in sorted(candidates(klass)) if name in hooks and kind in hooks[name].receivers]
 
 
-def fitting_eras(klass: type, kind: Receiver, spec: HookSpec) -> tuple[str, ...]:
-    """Return the eras that know a hook for a kind of receiver and whose arguments a class's method can take.
-
-    Args:
-        klass: The class.
-        kind: The kind of receiver that it is.
-        spec: The hook.
-    """
-    return tuple(era for era in spec.eras_of(kind) if read_as(klass, kind, spec, era) is not None)
+def fitting_eras(klass: type, kind: Receiver, spec: EraSpec) -> tuple[str, ...]:
+    """Return the eras that know a hook for a kind of receiver and whose arguments a class's method can take."""
+    return tuple(fits(method_of(klass, spec.name), spec, kind))
 
 
 def common_eras(methods: Sequence[HookMethod]) -> tuple[str, ...]:
@@ -174,7 +178,7 @@ def common_eras(methods: Sequence[HookMethod]) -> tuple[str, ...]:
     return tuple(era for era in ERAS if methods and all(era in method.eras for method in methods))
 
 
-def read_as(klass: type, kind: Receiver, spec: HookSpec, era: str | None) -> MethodReading | None:
+def read_as(klass: type, kind: Receiver, spec: EraSpec, era: str | None) -> EraMethod | None:
     """Return how a class's method is called as a hook of an era; None if its signature does not fit.
 
     Args:
@@ -183,24 +187,21 @@ def read_as(klass: type, kind: Receiver, spec: HookSpec, era: str | None) -> Met
         spec: The hook.
         era: The era; None stands for today.
     """
-    method = implementation(klass, spec.name)
-    assert method is not None
-    arguments = fit_hook(method, spec, kind, era)
+    arguments = fit_in(method_of(klass, spec.name), spec, kind, era)
     if arguments is None:
         return None
     moments = spec.moments_in(era) if era is not None and not spec.is_current else ()
-    return MethodReading(spec.name, era or ERAS[-1], tuple(one.under_todays_name() for one in arguments), moments)
+    return EraMethod(hook=spec.as_in(era), arguments=arguments, moments=moments, era=era or ERAS[-1], spec=spec)
 
 
-def moment_of(method: MethodReading, behaviour: Behaviour, catalogue: Catalogue = CATALOGUE) -> str:
+def moment_of(method: EraMethod, behaviour: Behaviour) -> str:
     """Return when a method is called, in words that follow its name.
 
     Args:
         method: The method.
         behaviour: What its module's era did otherwise.
-        catalogue: The hooks.
     """
-    spec = catalogue[method.name]
+    spec = method.spec
     if method.moments and spec.kind != "event":
         return f"as {_joined(method.moments)}, its later name"
     if method.moments:
@@ -288,7 +289,7 @@ def wrapped_lines(label: str, text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)
 
 
-def called(method: MethodReading, eras: tuple[str, ...], when: str, returns: str) -> HookMethod:
+def called(method: EraMethod, eras: tuple[str, ...], when: str, returns: str) -> HookMethod:
     """Return a method that is called as it was read.
 
     Args:

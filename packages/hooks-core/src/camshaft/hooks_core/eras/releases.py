@@ -7,9 +7,7 @@ from typing import Literal
 
 import attrs
 
-from camshaft.hooks_core.earlier_hooks import EVERYDAY_NAMES as EVERYDAY_NAMES
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import EARLIER_ERAS as EARLIER_ERAS
 from camshaft.hooks_core.spec import ZeroGrad
 
 EpochOutputs = Literal["last_optimizer", "by_optimizer", "by_batch"]

@@ -1,0 +1,1 @@
+"""Earlier eras as data: their hooks, orders and releases, laid over those of today."""

@@ -1,0 +1,308 @@
+"""The order of hooks in each era: by its document, by measurement (1.x), and as camshaft runs modules of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import attrs
+
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.eras import legacy
+from camshaft.hooks_core.eras.hooks import (
+    EARLIER_HOOKS,
+    ERAS,
+    MODULE_ONLY_ERAS,
+    EraSpec,
+    catalogue_of,
+    check_era,
+    hooks_of_eras,
+)
+from camshaft.hooks_core.eras.releases import behaviour_of
+from camshaft.hooks_core.grammar import life_cycle as life_cycle_of_today
+from camshaft.hooks_core.grammar import present
+from camshaft.hooks_core.grammar.life_cycles import WORDS, check_zero_grad
+from camshaft.hooks_core.grammar.nodes import (
+    Call,
+    Condition,
+    Either,
+    If,
+    Maybe,
+    Node,
+    Repeat,
+    Seq,
+    Variation,
+    Within,
+    keep,
+    with_parts,
+)
+from camshaft.hooks_core.grammar.present import (
+    BACKWARD,
+    BEFORE_UPDATE,
+    STEP,
+    ZERO,
+    ZERO_FIRST,
+    Optimization,
+    backward_of_loss,
+    by_split,
+    by_window,
+    update_of_held_gradients,
+)
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import VERBS, Receiver, ZeroGrad
+from camshaft.hooks_core.trace import Trace
+
+_PLACES_OF_ERAS: dict[str, tuple[ZeroGrad, ...]] = {
+    "0.5": ("after_optimizer_step",),
+    "0.7": ("before_backward",),
+    "0.8": ("after_optimizer_step",),
+    "1.x": ("before_backward", "after_optimizer_step"),  # 1.0 and 1.1 had the latter
+    "2.0": ("before_backward",),
+    "2.x": ("before_training_step",),
+}
+
+
+def verbs_of(era: str | None) -> tuple[str, ...]:
+    """Return the verbs that an era has; None stands for camshaft's own order."""
+    check_era(era)
+    return legacy.VERBS if era in MODULE_ONLY_ERAS else VERBS
+
+
+@lru_cache(maxsize=64)
+def life_cycle(
+    verb: str,
+    era: str | None = None,
+    *,
+    optimization: Optimization = "automatic",
+    zero_grad: ZeroGrad | None = None,
+) -> Node:
+    """Return the order in which a verb calls its hooks in an era.
+
+    Args:
+        verb: "fit", "validate", "test" or "predict".
+        era: One of the eras, for the order in its document, or for 1.x the one that was measured; None for camshaft's
+            own.
+        optimization: As `grammar.life_cycle` takes it. Matters since 2.0.
+        zero_grad: Where the loop zeroes gradients in fit. None takes the era's (first) place.
+
+    Raises:
+        ValueError: If there is no such era, or it has no such verb; if `zero_grad` is none of the three places, is
+            none of the era's, or is given although the loop does not optimize.
+    """
+    if era is None:
+        return life_cycle_of_today(verb, optimization=optimization, zero_grad=zero_grad)
+    verbs = verbs_of(era)
+    if verb not in verbs:
+        rule = f"one of {', '.join(verbs)} for era {era}"
+        raise ValueError(must_be("verb", rule, verb, "life_cycle", "Pass one of these."))
+    check_zero_grad(zero_grad, optimization)
+    documented = _PLACES_OF_ERAS[era]
+    if zero_grad not in (None, *documented):
+        rule = f"{' or '.join(documented)}, as era {era} has it"
+        raise ValueError(must_be("zero_grad", rule, zero_grad, "life_cycle", "Leave out one of the two."))
+    place = zero_grad or documented[0]
+    if era in MODULE_ONLY_ERAS:
+        node = legacy.fit(behaviour_of(era)) if verb == "fit" else legacy.test()
+    elif verb != "fit":
+        node = present.evaluate(WORDS[verb])
+    elif era == "2.x" and optimization == "automatic":
+        node = present.fit(_optimization_in_line())
+    elif era in ("2.0", "2.x"):
+        node = present.fit(present.optimization(optimization, place))
+    else:
+        one = by_split(present.optimization(optimization, place))
+        node = present.fit(one, may_validate_after_epoch=True)
+    if era == "1.x":
+        node = with_old_hooks(node, era)
+    return keep(node, frozenset(name for name, spec in hooks_of_eras().items() if era in spec.eras))
+
+
+@lru_cache(maxsize=64)
+def life_cycle_of_version(
+    verb: str,
+    version: str,
+    *,
+    moments: str | None = None,
+    optimization: Optimization = "automatic",
+    zero_grad: ZeroGrad | None = None,
+) -> Node:
+    """Return the order in which camshaft runs a module of an earlier release, with the hooks of today around it.
+
+    Args:
+        verb: "fit", "validate", "test" or "predict".
+        version: The version, as `behaviour_of` takes it.
+        moments: The version that says in which moments of today its hooks are called, where the module is of today and
+            other receivers are not; None for the same.
+        optimization: As `life_cycle` takes it.
+        zero_grad: As `life_cycle` takes it; None for the version's own place.
+
+    Raises:
+        ValueError: If there is no such verb, `version` is none, or `zero_grad` is given although the loop does not
+            optimize.
+    """
+    node = life_cycle_of_today(verb, optimization=optimization, zero_grad=zero_grad)  # for its errors, too
+    behaviour = behaviour_of(version)
+    if verb == "fit":
+        place = zero_grad or behaviour.zero_grad
+        if optimization == "automatic" and behaviour.steps_after_backward:
+            one = _optimization_after_backward(place, step_zeroes=behaviour.step_zeroes)
+        else:
+            one = present.optimization(optimization, place)
+        node = present.fit(
+            by_split(one),
+            train_start_first=behaviour.train_start_comes_first,
+            may_validate_after_epoch=behaviour.epoch_ends_before_validation,
+        )
+    return with_old_hooks(node, behaviour_of(moments or version).era, moments or version)
+
+
+def cycle_of_trace(
+    trace: Trace, verb: str, optimization: Optimization, zero_grad: ZeroGrad | None, catalogue: Catalogue = CATALOGUE
+) -> tuple[Node, Callable[[Node], Node], Catalogue]:
+    """Return the order that a trace of an era follows, or one of camshaft's with receivers of earlier eras.
+
+    Returns:
+        The life cycle, what adds the old hooks to another part of the order, and the hooks.
+    """
+    if trace.protocol is not None:
+        moments = trace.protocol
+        cycle = life_cycle(verb, moments, optimization=optimization, zero_grad=zero_grad)
+        known = catalogue_of(moments, catalogue)
+    else:
+        versions = [one.version for one in trace.participants if one.version]
+        of_module = [one.version for one in trace.participants if one.version and one.kind is Receiver.MODULE]
+        # camshaft's order for a module of an earlier release, or for one of today beside such receivers
+        version, moments = (of_module or [ERAS[-1]])[0], (of_module or versions)[0]
+        cycle = life_cycle_of_version(verb, version, moments=moments, optimization=optimization, zero_grad=zero_grad)
+        known = Catalogue(hooks_of_eras(catalogue).values())
+        known.registered |= catalogue.registered
+    return cycle, lambda node: with_old_hooks(node, behaviour_of(moments).era, moments), known
+
+
+def _optimization_after_backward(zero_grad: ZeroGrad, *, step_zeroes: bool = False) -> Node:
+    """Return the optimization of a batch where forward and backward come before `optimizer_step`, as up to 0.9.
+
+    An optimizer that uses its closure evaluates them again, inside of `optimizer_step`.
+
+    Args:
+        zero_grad: Where the loop zeroes gradients.
+        step_zeroes: Whether `optimizer_step` zeroes them instead, after each step.
+    """
+    zero_before = ZERO_FIRST if zero_grad == "before_backward" else Seq()
+    by_default = Maybe(Call("optimizer_zero_grad"), when="by default")
+    zero_inside = Seq("on_before_zero_grad", by_default) if step_zeroes else Seq()
+    zero_after = ZERO if zero_grad == "after_optimizer_step" and not step_zeroes else Seq()
+    again = Seq(STEP, backward_of_loss())
+    further = Repeat(again, each="further evaluation, by an optimizer that asks for it")
+    by_closure = Repeat(Seq(again, BEFORE_UPDATE), each="evaluation by the optimizer", at_least=1)
+    stepping = Seq(
+        Either(
+            Seq(BEFORE_UPDATE, Within("optimizer_step", _steps(further, zero_inside)), label="before the step"),
+            Seq(Within("optimizer_step", _steps(by_closure, zero_inside)), label="by the step's closure"),
+        ),
+        zero_after,
+    )
+    held = If(Condition.HELD, Maybe(stepping, when="if they are applied anyway"))
+    update = Seq(
+        STEP,
+        If(Condition.NO_LOSS, Seq(zero_before, BACKWARD, stepping), holds=False),
+        If(Condition.NO_LOSS, held),
+    )
+    return by_window(update, Seq(STEP, backward_of_loss(zero=zero_before)), opens_with_first_batch=False)
+
+
+def _steps(evaluations: Node, zero: Node) -> Node:
+    """Return the body of `optimizer_step`: each step of the optimizer with what follows it."""
+    return Repeat(Seq(evaluations, zero), each="step of the optimizer") if zero != Seq() else evaluations
+
+
+def _optimization_in_line() -> Node:
+    """Return the optimization of a batch in the document of 2.x: zeroing first, `optimizer_step` alone at the end."""
+    update = Seq(
+        ZERO_FIRST,
+        STEP,
+        If(Condition.NO_LOSS, Seq(BACKWARD, BEFORE_UPDATE, "optimizer_step"), holds=False),
+        If(Condition.NO_LOSS, update_of_held_gradients("optimizer_step")),
+    )
+    return by_window(update, Seq(ZERO_FIRST, STEP, backward_of_loss()), opens_with_first_batch=True)
+
+
+_JOIN = Maybe(Call("init_ddp_connection"), when="if several processes run and have not joined")
+_IN_PLACE_OF_DEFAULTS = Repeat(
+    Either(
+        "init_optimizers", "configure_apex", "configure_ddp", "on_post_move_to_device", "restore_weights", "summarize"
+    ),
+    each="part of the set-up that the module overrides",
+    variation=Variation.RARE,
+)
+_BEFORE: dict[str, Node] = {
+    "configure_callbacks": Seq(Maybe(Seq("on_init_start", "on_init_end"), when="when the trainer is made"), _JOIN),
+    "setup": _IN_PLACE_OF_DEFAULTS,
+    "on_validation_epoch_end": Call("validation_epoch_end"),
+    "on_test_epoch_end": Call("test_epoch_end"),
+    "on_train_epoch_end": Maybe(
+        Call("training_epoch_end"), when="unless no batch was run", left_out_if=Condition.SKIPPED
+    ),
+}
+_AFTER: dict[str, Node] = {
+    "configure_callbacks": _JOIN,
+    "configure_optimizers": _IN_PLACE_OF_DEFAULTS,
+    "on_train_batch_end": Maybe(Call("get_progress_bar_dict"), when="if a progress bar is drawn"),
+    "validation_step": Call("validation_step_end"),
+    "test_step": Call("test_step_end"),
+}
+"""Hooks that have no moment of today, where runners of eras call them."""
+
+_AFTER_STEP = Seq(
+    If(
+        Condition.NO_LOSS,
+        Maybe(Call("training_step_end", clears=Condition.NO_LOSS), when="if it is called anyway"),
+    ),
+    If(Condition.NO_LOSS, Call("training_step_end"), holds=False),
+)
+
+
+def with_old_hooks(node: Node, era: str, version: str | None = None) -> Node:
+    """Return a life cycle of today's hooks with those that an earlier era has, in its moments.
+
+    Args:
+        node: A life cycle of today's hooks.
+        era: The era that says which moments these are.
+        version: The release of it, if that is known.
+    """
+    before: dict[str, list[EraSpec]] = {}
+    after: dict[str, list[EraSpec]] = {}
+    for spec in EARLIER_HOOKS.values():
+        for moment in spec.moments_in(era, version):
+            (before if spec.precedes else after).setdefault(moment, []).append(spec)
+
+    def without_moments(part: Call | Within) -> tuple[Node, Node]:
+        if isinstance(part, Call) and part.sets is Condition.NO_LOSS:
+            return Seq(), _AFTER_STEP
+        return _BEFORE.get(part.hook, Seq()), _AFTER.get(part.hook, Seq())
+
+    def in_moments(part: Call | Within) -> tuple[Node, Node]:
+        first, last = before.get(part.hook, []), after.get(part.hook, [])
+        return Seq(*(_call(old, part) for old in first)), Seq(*(_call(old, part) for old in last))
+
+    return _inserted(_inserted(node, without_moments), in_moments)
+
+
+def _inserted(node: Node, around: Callable[[Call | Within], tuple[Node, Node]]) -> Node:
+    """Return a life cycle with what a function returns before and after each call."""
+    own = with_parts(node, lambda part: _inserted(part, around))
+    if not isinstance(node, Call | Within):
+        return own
+    first, last = around(node)
+    return own if first == last == Seq() else Seq(first, own, last)
+
+
+def _call(spec: EraSpec, moment: Call | Within) -> Node:
+    """Return the call of an old hook in a moment of today; its result means the same as there."""
+    call = Call(spec.name)
+    if spec.can_skip_epoch and isinstance(moment, Call):
+        call = attrs.evolve(moment, hook=spec.name)
+    of_moment = CATALOGUE.get(moment.hook) or EARLIER_HOOKS[moment.hook]
+    if of_moment.kind == "provide":
+        return Maybe(call, when=f"if `{moment.hook}` is asked")
+    return Maybe(call, when=f"if {spec.condition}") if spec.condition else call

@@ -1,0 +1,23 @@
+"""One call for a check of an argument or of the environment."""
+
+from __future__ import annotations
+
+from camshaft.hooks_core.messages import must_be
+
+
+def require(
+    holds: bool, field: str, rule: str, value: object, where: str, action: str, error: type[Exception] = ValueError
+) -> None:
+    """Raise an error about a value unless a condition holds.
+
+    Args:
+        holds: Whether the value is valid.
+        field: Name of the argument or attribute.
+        rule: What it must be.
+        value: What it was.
+        where: The class or function that checks it.
+        action: One thing to do about it, as a sentence.
+        error: The class of the error.
+    """
+    if not holds:
+        raise error(must_be(field, rule, value, where, action))
