@@ -308,7 +308,8 @@ class TrainerArgumentParser(OptionParser):
         added: list[str] = self.add_class_arguments(
             trainer_class, nested_key, fail_untyped=False, instantiate=False, sub_configs=True, skip=set(_TRAINER_TYPES)
         )
-        group: Any = self if nested_key is None else self.groups[nested_key]
+        groups: Any = self.groups
+        group: Any = self if nested_key is None else groups[nested_key]
         for option in of_class._actions:
             kind = _TRAINER_TYPES.get(option.dest.rpartition(".")[2])
             if kind is not None:
