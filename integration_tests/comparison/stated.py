@@ -77,7 +77,7 @@ STATED: tuple[Stated, ...] = (
         camshaft="count all validations of the trainer",
         reason="a total is one",
         write="Read `val_loop.batch_progress.current` for those of the last validation.",
-        proof="packages/trainer/tests/test_trainer_state.py::test_loops_count_under_lightnings_names",
+        proof="packages/compat/tests/test_loops_of_lightning.py::test_loops_count_under_lightnings_names",
     ),
     Stated(
         name="rounding in `EMAWeightAveraging`",
@@ -273,7 +273,7 @@ STATED: tuple[Stated, ...] = (
         camshaft="calls it before each epoch; `camshaft.compat.Trainer` does not, either",
         reason="each epoch has an order of its own",
         write="Run the file by `python -m camshaft.compat run` for the same order in all epochs, or call it in a hook.",
-        proof="packages/loops/tests/test_stateful_streams.py::test_datasets_are_told_the_epoch_unless_it_is_as_in_lightning",
+        proof="packages/loops/tests/test_stateful_streams.py::test_datasets_are_told_the_epoch",
     ),
     Stated(
         name="batches that are None",

@@ -73,7 +73,7 @@ def saved(num_ranks: int, *, inside: bool) -> dict[str, Any]:
 
         callback = hooked(on_train_batch_end=after_the_third) if inside else hooked(on_train_epoch_end=ask)
         trainer = BareTrainer(Net(), callbacks=[callback], strategy=strategy, max_epochs=1)
-        trainer.fit_loop.stateless_loaders = "fast_forward"
+        trainer.fit_loop.loader_settings.stateless_loaders = "fast_forward"
         return trainer.fit(loader()).load("x.ckpt")
 
     return on_ranks(num_ranks, run)[0]

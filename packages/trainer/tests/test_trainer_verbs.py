@@ -108,7 +108,7 @@ def test_a_later_verb_without_arguments_takes_module_and_data_of_the_one_before(
 
     assert list(trainer.test()[0]) == ["test_loss"]
 
-    assert trainer.model is trainer.lightning_module is module
+    assert trainer.model is module
     assert_same(weights(module), trained)
 
 

@@ -71,13 +71,13 @@ class ConnectorView:
     @property
     def use_distributed_sampler(self) -> bool:
         """True if several processes share the data of loaders. Setting it counts for loaders asked for later."""
-        return bool(self._trainer.fit_loop.use_distributed_sampler)
+        return bool(self._trainer.fit_loop.loader_settings.use_distributed_sampler)
 
     @use_distributed_sampler.setter
     def use_distributed_sampler(self, value: bool) -> None:
         trainer = self._trainer
-        loops = (trainer.fit_loop, trainer.fit_loop.validation)
-        for loop in (*loops, trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
+        loops = (trainer.fit_loop.validation, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
+        for loop in (trainer.fit_loop.loader_settings, *loops):
             loop.use_distributed_sampler = value
 
     @property

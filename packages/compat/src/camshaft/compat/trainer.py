@@ -102,6 +102,7 @@ RENAMED_ATTRIBUTES: Mapping[str, str] = {
     "devices": "num_devices",
     "early_stop_callback": "early_stopping_callback",
     "logger_connector": "_logger_connector",
+    "lightning_module": "model",
     "max_nb_epochs": "max_epochs",
     "min_nb_epochs": "min_epochs",
     "nb_sanity_val_steps": "fit_loop.limits.num_sanity_val_steps",

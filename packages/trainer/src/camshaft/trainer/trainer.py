@@ -983,7 +983,6 @@ class Trainer:
     is_running: bool = forwarded("verb_state.is_running", "True while a verb runs.")
     is_replaying: bool = forwarded("verb_state.is_replaying", "True while a fit is made again; see `replay`.")
     model: Any = forwarded("current_run.module", "Module of the current or last verb, or None.", default=None)
-    lightning_module: Any = forwarded("current_run.module", "The `model`, as Lightning names it.", default=None)
     datamodule: Any = forwarded("current_run.data", "Data module of the current or last verb, or None.", default=None)
     _verb: str | None = forwarded("current_run.verb", "Current or last verb.", default=None)
 

@@ -70,6 +70,7 @@ class FitLoop:
     Attributes:
         progress: The counters of training; every checkpoint holds them.
         validation: The loop that validates.
+        loader_settings: Settings of the training loaders; those that are set count from the next fit on.
     """
 
     required: tuple[str, ...] = ("training_step", "configure_optimizers")
@@ -101,7 +102,7 @@ class FitLoop:
             zero_grad=zero_grad,
             truncated_bptt_steps=truncated_bptt_steps,
         )
-        self._loader_settings = LoaderSettings(stateless_loaders, use_distributed_sampler)
+        self.loader_settings = LoaderSettings(stateless_loaders, use_distributed_sampler)
         self._stopping = StoppingRules(limits or FitLimits(), self.progress, agree_every_n_batches)
         self._fit: FitRun | None = None  # the current or latest run
         self._is_sealed = True
@@ -118,7 +119,7 @@ class FitLoop:
         validation, on_sanity_check_end, on_train_start, those of the epochs, on_train_end, on_fit_end.
         """
         stopping = self._stopping
-        data = self.data_class(run, self.limits, self.validation, self.progress, self._loader_settings)
+        data = self.data_class(run, self.limits, self.validation, self.progress, self.loader_settings)
         fit = self._fit = FitRun(run, data, self.validation, stopping, previous=self._fit)
         try:
             self.limits.check_together()
@@ -282,24 +283,6 @@ class FitLoop:
             action = "Return them from `configure_optimizers`."
             raise RuntimeError(must_be("optimizers", "set while a fit runs", optimizers, "FitLoop", action))
         self._fit.replace_optimizers(optimizers)
-
-    @property
-    def stateless_loaders(self) -> StatelessLoaders:
-        """Treatment of a training loader without a state by a resume: "refuse" or "fast_forward"."""
-        return self._loader_settings.stateless_loaders
-
-    @stateless_loaders.setter
-    def stateless_loaders(self, value: StatelessLoaders) -> None:
-        self._loader_settings.stateless_loaders = value
-
-    @property
-    def use_distributed_sampler(self) -> bool:
-        """True if several processes share the training data out, from the next fit on."""
-        return self._loader_settings.use_distributed_sampler
-
-    @use_distributed_sampler.setter
-    def use_distributed_sampler(self, value: bool) -> None:
-        self._loader_settings.use_distributed_sampler = value
 
     @property
     def optimization(self) -> ConfiguredOptimizers:
