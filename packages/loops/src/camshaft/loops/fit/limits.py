@@ -11,7 +11,6 @@ from typing import Any
 
 import attrs
 import torch
-from attrs.converters import default_if_none
 
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -123,11 +122,17 @@ class FitLimits:
     max_steps: int = attrs.field(default=-1, validator=integer(-1))
     min_steps: int | None = attrs.field(default=None, validator=integer(0, optional=True))
     max_time: Any = attrs.field(default=None, validator=_is_duration)
-    limit_train_batches: int | float = attrs.field(default=1.0, converter=default_if_none(1.0), validator=batch_limit)
+    limit_train_batches: int | float = attrs.field(
+        default=1.0, converter=attrs.converters.default_if_none(1.0), validator=batch_limit
+    )
     overfit_batches: int | float = attrs.field(default=0.0, validator=batch_limit)
-    val_check_interval: Any = attrs.field(default=1.0, converter=default_if_none(1.0), validator=_is_interval)
+    val_check_interval: Any = attrs.field(
+        default=1.0, converter=attrs.converters.default_if_none(1.0), validator=_is_interval
+    )
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=integer(1, optional=True))
-    num_sanity_val_steps: int = attrs.field(default=2, converter=default_if_none(2), validator=integer(-1))
+    num_sanity_val_steps: int = attrs.field(
+        default=2, converter=attrs.converters.default_if_none(2), validator=integer(-1)
+    )
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=integer(0))
     agree_every_n_batches: int | None = attrs.field(
         default=None, validator=integer(1, optional=True, action="Pass None to choose it automatically.")
