@@ -258,8 +258,8 @@ class Trainer(ArgparseArguments, _Trainer):
         run.adapters.append(follow_hooks)
         limits = self.fit_loop.limits
         if run.verb == "fit" and limits.min_epochs is None:  # there `min_steps` alone asks for an epoch, too
-            num_epochs = int(limits.min_steps is not None and limits.epoch_limit > 0)
-            self.fit_loop.limits = limits.with_number("min_epochs", num_epochs)
+            min_epochs = int(limits.min_steps is not None and limits.epoch_limit > 0)
+            self.fit_loop.limits = limits.with_number("min_epochs", min_epochs)
         imported = sys.modules.get("pytorch_lightning")
         # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
         may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))

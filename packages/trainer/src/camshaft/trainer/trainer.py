@@ -389,7 +389,12 @@ class Trainer:
             The logged epoch values, a dictionary per loader.
         """
         call = VerbCall("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only)
-        return self._evaluate(call, self.validate_loop, verbose)
+        with running(self, call) as run:
+            self.begin_logging(run)
+            results: list[dict[str, float]] = run_verb(run, self.validate_loop)
+        if verbose and self.is_global_zero:
+            print_results(results, "validate")
+        return results
 
     def test(
         self,
@@ -402,14 +407,11 @@ class Trainer:
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
         call = VerbCall("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only)
-        return self._evaluate(call, self.test_loop, verbose)
-
-    def _evaluate(self, call: VerbCall, loop: EvaluationLoop, verbose: bool) -> list[dict[str, float]]:
         with running(self, call) as run:
             self.begin_logging(run)
-            results: list[dict[str, float]] = run_verb(run, loop)
+            results: list[dict[str, float]] = run_verb(run, self.test_loop)
         if verbose and self.is_global_zero:
-            print_results(results, call.verb)
+            print_results(results, "test")
         return results
 
     def predict(

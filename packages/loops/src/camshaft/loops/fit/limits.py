@@ -83,6 +83,14 @@ def _not_zero(instance: object, attribute: attrs.Attribute[Any], value: Any) -> 
         raise ValueError(must_be(attribute.name, "above 0", value, WHERE, action))
 
 
+def _whole_if_none(value: Any) -> Any:
+    return 1.0 if value is None else value
+
+
+def _two_if_none(value: int | None) -> int:
+    return 2 if value is None else value
+
+
 @attrs.frozen(kw_only=True)
 class FitLimits:
     """Limits of a fit: how long to train, how much of the data to take, how often to validate.
@@ -122,17 +130,11 @@ class FitLimits:
     max_steps: int = attrs.field(default=-1, validator=integer(-1))
     min_steps: int | None = attrs.field(default=None, validator=integer(0, optional=True))
     max_time: Any = attrs.field(default=None, validator=_is_duration)
-    limit_train_batches: int | float = attrs.field(
-        default=1.0, converter=attrs.converters.default_if_none(1.0), validator=batch_limit
-    )
+    limit_train_batches: int | float = attrs.field(default=1.0, converter=_whole_if_none, validator=batch_limit)
     overfit_batches: int | float = attrs.field(default=0.0, validator=batch_limit)
-    val_check_interval: Any = attrs.field(
-        default=1.0, converter=attrs.converters.default_if_none(1.0), validator=_is_interval
-    )
+    val_check_interval: Any = attrs.field(default=1.0, converter=_whole_if_none, validator=_is_interval)
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=integer(1, optional=True))
-    num_sanity_val_steps: int = attrs.field(
-        default=2, converter=attrs.converters.default_if_none(2), validator=integer(-1)
-    )
+    num_sanity_val_steps: int = attrs.field(default=2, converter=_two_if_none, validator=integer(-1))
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=integer(0))
     agree_every_n_batches: int | None = attrs.field(
         default=None, validator=integer(1, optional=True, action="Pass None to choose it automatically.")

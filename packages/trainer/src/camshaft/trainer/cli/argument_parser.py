@@ -308,12 +308,15 @@ class TrainerArgumentParser(OptionParser):
         added: list[str] = self.add_class_arguments(
             trainer_class, nested_key, fail_untyped=False, instantiate=False, sub_configs=True, skip=set(_TRAINER_TYPES)
         )
-        group: Any = self if nested_key is None else self.groups[nested_key]
+        groups: Any = self.groups
+        group: Any = self if nested_key is None else groups[nested_key]
         for option in of_class._actions:
             kind = _TRAINER_TYPES.get(option.dest.rpartition(".")[2])
             if kind is not None:
-                texts = {"default": option.default, "help": option.help}
-                group.add_argument(f"--{option.dest}", type=kind, enable_path=True, **texts)
+                takes_file = any(hasattr(one, "named_classes") for one in _types_in(kind))
+                group.add_argument(
+                    f"--{option.dest}", type=kind, default=option.default, help=option.help, sub_configs=takes_file
+                )
                 added.append(option.dest)
         if nested_key is not None:
             show_topics(self, nested_key)

@@ -77,7 +77,8 @@ class ClassType(ABC):
 class CallbackClass(ClassType):
     """Callbacks."""
 
-    roots, stock = (Callback,), callbacks
+    roots = (Callback,)
+    stock: ClassVar[Any] = callbacks
 
     @classmethod
     def exports(cls) -> Iterable[Any]:
@@ -89,7 +90,7 @@ class LoggerClass(ClassType):
     """Loggers: classes with the methods of `camshaft.hooks_core.protocols.Logger`."""
 
     roots: ClassVar[tuple[type, ...]] = ()
-    stock = callbacks
+    stock: ClassVar[Any] = callbacks
 
     @classmethod
     def exports(cls) -> Iterable[Any]:
@@ -106,7 +107,8 @@ class LoggerClass(ClassType):
 class StrategyClass(ClassType):
     """Strategies."""
 
-    roots, stock = (StrategyDefaults,), strategies
+    roots = (StrategyDefaults,)
+    stock: ClassVar[Any] = strategies
 
 
 class ModuleClass(ClassType):
