@@ -194,7 +194,7 @@ def swapped_weights(base: Any) -> Any:
 
         def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
             super()._save_checkpoint(trainer, filepath)
-            weight = trainer.lightning_module.layer.weight
+            weight = trainer.model.layer.weight
             before = weight.detach().clone()
             with torch.no_grad():
                 weight.fill_(100.0 + trainer.current_epoch)
@@ -215,7 +215,7 @@ def export(base: Any) -> Any:
 
         def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
             Path(filepath).mkdir(parents=True, exist_ok=True)
-            Path(filepath, "weights.txt").write_text(str(float(trainer.lightning_module.layer.weight)))
+            Path(filepath, "weights.txt").write_text(str(float(trainer.model.layer.weight)))
             self._last_global_step_saved = trainer.global_step
             self._last_checkpoint_saved = filepath
             for logger in trainer.loggers:

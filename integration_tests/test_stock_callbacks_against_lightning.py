@@ -200,7 +200,7 @@ def test_the_import_names_swa_averages_as_lightnings(tmp_path: Path, arguments: 
             (CAMSHAFT, compat_callbacks.StochasticWeightAveraging),
         )
     }
-    ends = {name: {"end": weights(trainer.lightning_module)} for name, trainer in trainers.items()}
+    ends = {name: {"end": weights(trainer.model)} for name, trainer in trainers.items()}
     assert_close(ends[CAMSHAFT.name], ends[LIGHTNING.name])
     rates = [[group["initial_lr"] for group in one.optimizers[0].param_groups] for one in trainers.values()]
     assert rates[0] == rates[1]

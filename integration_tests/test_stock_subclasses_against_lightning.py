@@ -506,7 +506,7 @@ def test_a_subclass_of_weight_averaging_swaps_by_itself(tmp_path: Path) -> None:
                 super()._copy_average_to_current(pl_module)
 
         trainer = fit(framework, folder, [Swaps(decay=0.5)], max_epochs=3)
-        return calls, float(trainer.lightning_module.layer.weight)
+        return calls, float(trainer.model.layer.weight)
 
     ours = load(counterparts()["", "EMAWeightAveraging"])
     theirs, found = both(tmp_path, train)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps
+from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps, RunHooks
 from camshaft.hooks_core.dispatch.binding import CANONICAL_NAMES
 from camshaft.hooks_core.eras.hooks import EarlierHooks, EraSpec
 from camshaft.hooks_core.spec import Receiver
@@ -67,7 +67,7 @@ OF_HOOKS = {
     "test_end": {"outputs": "A list of what `test_step` returned for each batch."},
 }
 
-_BASES = (DataHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback, EarlierHooks)
+_BASES = (DataHooks, RunHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback, EarlierHooks)
 _ARGUMENTS = re.compile(r"^Args:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 _ARGUMENT = re.compile(r"^ {4}(\w+): ((?:.*\n?)(?: {8}.*\n?)*)", re.MULTILINE)
 

@@ -209,8 +209,8 @@ def test_a_trainers_connector_has_the_flags_of_one_of_its_own() -> None:
 def test_the_sharing_of_loaders_may_be_turned_off_through_the_connector() -> None:
     trainer = Trainer(accelerator="cpu", logger=False)
     trainer._accelerator_connector.use_distributed_sampler = False
-    loops = (trainer.fit_loop.validation, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
-    assert not any(owner.use_distributed_sampler for owner in (trainer.fit_loop.loader_settings, *loops))
+    loops = (trainer.fit_loop.loader_settings, trainer.fit_loop.validation, trainer.validate_loop, trainer.test_loop)
+    assert not any(loop.use_distributed_sampler for loop in (*loops, trainer.predict_loop))
 
 
 def test_a_data_module_may_be_assigned_for_code_outside_of_verbs_and_is_passed_to_verbs(tmp_path: Path) -> None:

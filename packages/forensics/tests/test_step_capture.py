@@ -60,7 +60,12 @@ class Recorded:
 
 Pair = namedtuple("Pair", "a b")
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | st.binary(min_size=1),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=3)
+    | st.binary(min_size=1),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner, inner)

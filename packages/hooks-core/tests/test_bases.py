@@ -5,15 +5,15 @@ import inspect
 import pytest
 
 from camshaft.hooks_core import CATALOGUE, Callback, CheckpointHooks, DataHooks, ModelHooks, Receiver, StrategyHooks
-from camshaft.hooks_core.bases import ModuleSteps
+from camshaft.hooks_core.bases import ModuleSteps, RunHooks
 from camshaft.hooks_core.dispatch.implementation import is_overridden
 from camshaft.hooks_core.spec import spec_of
 
 BASES = {
     Receiver.CALLBACK: (Callback,),
     Receiver.DATA: (DataHooks, CheckpointHooks),
-    Receiver.MODULE: (ModelHooks, DataHooks, CheckpointHooks, ModuleSteps),
-    Receiver.STRATEGY: (StrategyHooks,),
+    Receiver.MODULE: (RunHooks, ModelHooks, DataHooks, CheckpointHooks, ModuleSteps),
+    Receiver.STRATEGY: (RunHooks, StrategyHooks),
 }
 DECLARED_BY_DATA_MODULE = {"state_dict", "load_state_dict", "on_exception"}
 NO_HOOKS = {"clip_gradients", "log", "log_dict", "state_key", "monitors", "after_module", "only_observes"}
@@ -23,8 +23,8 @@ def declared(base: type) -> dict[str, object]:
     return {name: value for name, value in vars(base).items() if not name.startswith("_") and name not in NO_HOOKS}
 
 
-STATING = (DataHooks, ModelHooks, CheckpointHooks, ModuleSteps)
-AGREEING = {Callback: Receiver.CALLBACK, StrategyHooks: Receiver.STRATEGY}
+STATING = (DataHooks, RunHooks, ModelHooks, CheckpointHooks, ModuleSteps)
+AGREEING = {Callback: Receiver.CALLBACK}
 BOTH = [
     pytest.param(base, name, id=f"{base.__name__}.{name}") for base in (*STATING, *AGREEING) for name in declared(base)
 ]

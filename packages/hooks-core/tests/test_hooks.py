@@ -25,7 +25,7 @@ def typed_attributes() -> dict[str, str]:
 
 
 def stating_class(name: str) -> type:
-    return next(base for base in (DataHooks, ModelHooks, ModuleSteps, CheckpointHooks) if name in vars(base))
+    return next(base for base in (DataHooks, ModelHooks, ModuleSteps, CheckpointHooks) if hasattr(base, name))
 
 
 def test_a_type_checker_knows_every_hook_of_today_by_the_method_that_states_it() -> None:

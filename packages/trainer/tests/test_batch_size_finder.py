@@ -144,7 +144,7 @@ def test_data_that_do_not_fill_a_batch_are_no_size(tmp_path: Path) -> None:
 
 def test_memory_that_suffices_for_nothing_is_an_error_and_the_size_stays(tmp_path: Path) -> None:
     data = Data(4)
-    with pytest.raises(MemoryError, match=r"`batch_size` must be small enough for memory.*but got \[2, 1\]"):
+    with pytest.raises(MemoryError, match=r"`batch_size` must be a size that fits memory.*but got \[2, 1\]"):
         quiet_trainer(tmp_path, callbacks=[BatchSizeFinder()]).fit(Hungry(limit=0), datamodule=data)
     assert data.batch_size == 4
 

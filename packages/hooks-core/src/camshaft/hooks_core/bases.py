@@ -1,7 +1,7 @@
 """The classes that people subclass. Each hook of today is stated here once: by a documented method with `@hook`.
 
-The module's method is the statement; that of `Callback` (with `trainer` and `module` before its arguments) and of
-`StrategyHooks` agrees with it. The catalogue and the types of `Hooks` are derived from these methods.
+The module's method is the statement; that of `Callback` (with `trainer` and `module` before its arguments) agrees with
+it. The catalogue and the types of `Hooks` are derived from these methods.
 """
 
 from __future__ import annotations
@@ -68,23 +68,10 @@ class ModuleSteps:
         """Compute the prediction for a batch."""
 
 
-class ModelHooks:
-    """Hooks that a module may override; every one is optional.
-
-    It needs no trainer and no torch: mix it into whatever holds the model.
-    """
+class RunHooks:
+    """Hooks that modules and strategies have alike."""
 
     __hook_base__: ClassVar[bool] = True
-
-    @hook(_MODULE, stage="setup")
-    def configure_sharded_model(self) -> None:
-        """After `setup`, in the strategy's context: create or shard submodules. Called in every stage, so
-        idempotent.
-        """
-
-    @hook(_MODULE, stage="setup")
-    def configure_model(self) -> None:
-        """After `configure_sharded_model`, in the strategy's context. Called in every stage, so idempotent."""
 
     @hook(_CALLBACK, _MODULE, _STRATEGY)
     def on_fit_start(self) -> None:
@@ -106,29 +93,9 @@ class ModelHooks:
     def on_fit_end(self) -> None:
         """At the very end of fit, on every process."""
 
-    @hook(_CALLBACK, _MODULE, stage="train")
-    def on_before_zero_grad(self, optimizer: Any) -> None:
-        """Before the gradients are zeroed; by default that is after `training_step`."""
-
-    @hook(_CALLBACK, _MODULE, stage="train")
-    def on_before_backward(self, loss: Any) -> None:
-        """Before the loss is differentiated."""
-
-    @hook(_CALLBACK, _MODULE, stage="train")
-    def on_after_backward(self) -> None:
-        """After the loss is differentiated; with a gradient scaler, gradients are still scaled."""
-
-    @hook(_CALLBACK, _MODULE, stage="train")
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Before an optimizer updates: once per accumulation window, gradients unscaled and not yet clipped."""
-
     @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train")
     def on_train_start(self) -> None:
         """When training begins: after the sanity check."""
-
-    @hook(_CALLBACK, _MODULE, stage="train")
-    def on_train_epoch_start(self) -> None:
-        """When a training epoch begins."""
 
     @hook(
         _CALLBACK,
@@ -143,14 +110,6 @@ class ModelHooks:
         Returns:
             -1 to skip the rest of the epoch; its end hooks and epoch schedulers still run.
         """
-
-    @hook(_CALLBACK, _MODULE, stage="train")
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After a training batch and its update."""
-
-    @hook(_CALLBACK, _MODULE, stage="train")
-    def on_train_epoch_end(self) -> None:
-        """When a training epoch ends: callbacks that do not monitor, the module, callbacks that monitor."""
 
     @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train")
     def on_train_end(self) -> None:
@@ -208,6 +167,57 @@ class ModelHooks:
     def on_predict_start(self) -> None:
         """When predict begins."""
 
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="predict")
+    def on_predict_end(self) -> None:
+        """When predict ends."""
+
+
+class ModelHooks(RunHooks):
+    """Hooks that a module may override; every one is optional.
+
+    It needs no trainer and no torch: mix it into whatever holds the model.
+    """
+
+    __hook_base__: ClassVar[bool] = True
+
+    @hook(_MODULE, stage="setup")
+    def configure_sharded_model(self) -> None:
+        """After `setup`, in the strategy's context: create or shard submodules. Called in every stage, so
+        idempotent.
+        """
+
+    @hook(_MODULE, stage="setup")
+    def configure_model(self) -> None:
+        """After `configure_sharded_model`, in the strategy's context. Called in every stage, so idempotent."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_before_zero_grad(self, optimizer: Any) -> None:
+        """Before the gradients are zeroed; by default that is after `training_step`."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_before_backward(self, loss: Any) -> None:
+        """Before the loss is differentiated."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_after_backward(self) -> None:
+        """After the loss is differentiated; with a gradient scaler, gradients are still scaled."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Before an optimizer updates: once per accumulation window, gradients unscaled and not yet clipped."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_train_epoch_start(self) -> None:
+        """When a training epoch begins."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After a training batch and its update."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_train_epoch_end(self) -> None:
+        """When a training epoch ends: callbacks that do not monitor, the module, callbacks that monitor."""
+
     @hook(_CALLBACK, _MODULE, stage="predict")
     def on_predict_epoch_start(self) -> None:
         """When a predict epoch begins."""
@@ -223,10 +233,6 @@ class ModelHooks:
     @hook(_CALLBACK, _MODULE, stage="predict")
     def on_predict_epoch_end(self) -> None:
         """When a predict epoch ends."""
-
-    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="predict")
-    def on_predict_end(self) -> None:
-        """When predict ends."""
 
     # what the loop does by default, for `super()` in an override
 
@@ -683,73 +689,7 @@ class Callback:
         return f"{type(self).__qualname__}{arguments!r}"
 
 
-class StrategyHooks:
+class StrategyHooks(RunHooks):
     """Hooks that a strategy may override; every one is optional. A strategy receives hooks and never emits them."""
 
     __hook_base__: ClassVar[bool] = True
-
-    def on_fit_start(self) -> None:
-        """At the very beginning of fit, on every process, after the module is on its device."""
-
-    def on_sanity_check_start(self) -> None:
-        """Before the sanity check: a few validation batches ahead of training."""
-
-    def on_sanity_check_end(self) -> None:
-        """After the sanity check."""
-
-    def on_exception(self, exception: BaseException) -> None:
-        """When anything raises during a verb, before `teardown`."""
-
-    def on_fit_end(self) -> None:
-        """At the very end of fit, on every process."""
-
-    def on_train_start(self) -> None:
-        """When training begins: after the sanity check."""
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-        """Before anything happens for a training batch."""
-
-    def on_train_end(self) -> None:
-        """When training ends, before loggers are closed."""
-
-    def on_validation_start(self) -> None:
-        """When validation begins."""
-
-    def on_validation_epoch_start(self) -> None:
-        """When a validation epoch begins."""
-
-    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Before anything happens for a validation batch."""
-
-    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """After a validation batch."""
-
-    def on_validation_epoch_end(self) -> None:
-        """When a validation epoch ends."""
-
-    def on_validation_end(self) -> None:
-        """When validation ends."""
-
-    def on_test_start(self) -> None:
-        """When test begins."""
-
-    def on_test_epoch_start(self) -> None:
-        """When a test epoch begins."""
-
-    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Before anything happens for a test batch."""
-
-    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """After a test batch."""
-
-    def on_test_epoch_end(self) -> None:
-        """When a test epoch ends."""
-
-    def on_test_end(self) -> None:
-        """When test ends."""
-
-    def on_predict_start(self) -> None:
-        """When predict begins."""
-
-    def on_predict_end(self) -> None:
-        """When predict ends."""

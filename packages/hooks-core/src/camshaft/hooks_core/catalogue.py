@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps
+from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps, RunHooks
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import STAGES, HookSpec, Receiver, spec_of
 
@@ -75,7 +75,7 @@ class Catalogue(Mapping[str, HookSpec]):
 
 _STATED = [
     spec
-    for base in (DataHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback)
+    for base in (DataHooks, RunHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback)
     for method in vars(base).values()
     if (spec := spec_of(method)) is not None
 ]

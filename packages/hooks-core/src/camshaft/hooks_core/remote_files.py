@@ -117,7 +117,7 @@ def check_on_disk(field: str, path: str, where: str) -> None:
 
 def join(folder: str, *names: str) -> str:
     """Return the path of a file in a folder."""
-    return (posixpath if is_url(folder) else os.path).join(folder, *names)
+    return posixpath.join(folder, *names) if is_url(folder) else os.path.join(folder, *names)
 
 
 def parent_of(path: str) -> str:

@@ -94,8 +94,9 @@ class DDPStrategy(ParallelStrategy):
             broadcast_buffers=broadcast_buffers,
         )
         super().__init__(**parallel)
-        fits, rule = not sync_batchnorm or self.device.type != "cpu", "False on CPUs, where torch has none"
-        require(fits, "sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs.")
+        rule = "False on CPUs, for which torch.nn.SyncBatchNorm computes nothing"
+        is_supported = not sync_batchnorm or self.device.type != "cpu"
+        require(is_supported, "sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs.")
         if is_power_sgd(comm_state):
             self.precision.agree = self._forget_overflow
         self._sync_batchnorm = sync_batchnorm

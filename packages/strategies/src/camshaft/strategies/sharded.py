@@ -483,7 +483,7 @@ def _call(step: Callable[[], T]) -> T:
 
 
 def _no_op() -> None:
-    """Do nothing, as a step of which only the gathering is needed."""
+    """Do nothing; called where only the gathering is needed."""
 
 
 def _in_groups(blocks: list[Any]) -> set[int]:

@@ -124,7 +124,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
 
 class Steps(nn.Module):
-    """A module whose forward calls any step that it is given, so that wrappers of a forward can wrap every step.
+    """A module whose forward calls the step in its first argument, so that wrappers of a forward wrap every step.
 
     Args:
         module: The module of the steps, a submodule of this one.

@@ -475,7 +475,7 @@ def _unpickled(part: dict[str, Any]) -> list[Any]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler of what `_Pickler` wrote."""
+    """An unpickler for the output of `_Pickler`."""
 
     def __init__(self, stream: Any, tensors: list[Tensor]) -> None:
         super().__init__(stream)

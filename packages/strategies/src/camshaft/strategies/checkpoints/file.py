@@ -71,7 +71,7 @@ def write_plain(checkpoint: Any, path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Give the path of an empty file that replaces a target durably when the block ends.
+    """Yield the path of a temporary file, which is durably renamed to the target at exit.
 
     As `camshaft.hooks_core.durable_files.new_file`, or as `camshaft.hooks_core.remote_files.new_file` for a URL;
     directories are created as needed.

@@ -38,7 +38,7 @@ def read_checkpoint(
     Args:
         path: The file, or the directory of a sharded checkpoint, whose tensors are put together; or the URL of either,
             in a store that fsspec reaches; or a binary file object, or an address that begins with http:// or https://.
-            What is no file of this machine is copied to a temporary one.
+            Remote files are downloaded to a temporary one.
         map_location: The device of the tensors, or another mapping that `torch.load` takes; None keeps those of a file
             on the device that they were saved from.
         mmap: Whether the tensors of a file are views of it, which the operating system reads on first use and shares
@@ -111,7 +111,7 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def local_copy(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[Path]:
-    """Copy a file object from its position on, or what an address gives, to a file that ends with the block.
+    """Yield a temporary local copy of a file object, from its position on, or of a web address.
 
     Yields:
         The path of the copy.

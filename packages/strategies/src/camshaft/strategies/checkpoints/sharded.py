@@ -167,7 +167,7 @@ class NewDirectory(Protocol):
     writer: FileSystemWriter
 
     def opened(self) -> contextlib.AbstractContextManager[None]:
-        """Return what goes around all of the writing."""
+        """Return the context in which this rank writes."""
 
     def publish(self, content: dict[str, Any], metadata: Metadata) -> None:
         """Write the plain part, and give the directory its name."""

@@ -152,7 +152,7 @@ class StrategyRun(Training[M]):
     module: M
     configure: Configure = PLAIN
     strategy: Strategy = field(kw_only=True)
-    reference: Reference = field(default=None, kw_only=True)  # type: ignore[assignment]  # made by `__enter__`
+    reference: Reference = field(default=None, kw_only=True)  # made by `__enter__`
     checkpoint: Mapping[str, Any] | None = field(default=None, kw_only=True)
     steps: dict[str, Callable[..., Any]] = field(factory=dict, init=False)
     optimizers: list[Optimizer] = field(factory=list, init=False)

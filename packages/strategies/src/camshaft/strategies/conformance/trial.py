@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from attrs import define, field
 from torch import Tensor
-from torch.distributed import FileStore
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.strategies.launch.peers import to_stored
 
 _POLL_SECONDS = 0.002
 
@@ -144,7 +145,7 @@ class Ranks:
         """
         self._num_exchanges += 1
         name = str(self._num_exchanges)
-        self._store.set(f"{name}/{self.rank}", pickle.dumps(value))
+        self._store.set(f"{name}/{self.rank}", to_stored(value))
         deadline = time.monotonic() + self._timeout_seconds
         for other in range(self.size):
             while not self._has(name, other):
@@ -167,7 +168,7 @@ class Ranks:
             findings: The departures from the protocol.
             kind: The name of the exception's type, or "stuck"; None without either.
         """
-        self._store.set(f"ended/{self.rank}", pickle.dumps((findings, kind)))
+        self._store.set(f"ended/{self.rank}", to_stored((findings, kind)))
         deadline = time.monotonic() + 1.5 * self._timeout_seconds
         while time.monotonic() < deadline and not all(self._has("ended", other) for other in range(self.size)):
             time.sleep(_POLL_SECONDS)

@@ -27,7 +27,7 @@ _NOTHING = torch.zeros(1)
 
 
 def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
-    """Return the value of the rank `src`. Collective. CUDA tensors in it arrive on each rank's own device.
+    """Broadcast a value from the rank `src`. Collective. CUDA tensors in it are moved to each rank's own device.
 
     Args:
         value: Any object that can be pickled; ignored on ranks other than `src`.
@@ -49,7 +49,7 @@ def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
 
 
 def all_gather(value: T, group: dist.ProcessGroup) -> list[T]:
-    """Return the values of all ranks, in their order. Collective. CUDA tensors arrive on each rank's own device.
+    """Gather the values of all ranks, in their order. Collective. CUDA tensors are moved to each rank's own device.
 
     Args:
         value: Any object that can be pickled.

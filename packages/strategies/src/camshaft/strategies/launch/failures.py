@@ -36,6 +36,7 @@ from camshaft.strategies.launch.peers import (
     position_key,
     print_stacks_on_signal,
     stack_of_run,
+    to_stored,
 )
 
 _STATUS = 1
@@ -90,7 +91,7 @@ class FailureWatch:
     def start(self) -> None:
         """Start the threads."""
         self._store.set(f"process/{self._rank}", f"{own_identity()}/{print_stacks_on_signal() or 0}")
-        self._store.set(position_key(self._rank), pickle.dumps(self._here.look()))
+        self._store.set(position_key(self._rank), to_stored(self._here.look()))
         self._looking.start()
         self._thread.start()
 
@@ -133,7 +134,7 @@ class FailureWatch:
             self._kill_silent_neighbours()
         try:
             if not self._is_store_lost:
-                self._store.set(position_key(self._rank), pickle.dumps(self._here.leave()))
+                self._store.set(position_key(self._rank), to_stored(self._here.leave()))
                 self._store.set(f"left/{self._rank}", "1")
                 self._inform(self._store)
                 if self._rank == 0:
@@ -174,7 +175,7 @@ class FailureWatch:
                     missing = missing_ranks(positions)
                     where = describe_positions(positions, missing, self._interval)
                     own = Failure(self._rank, f"{own.text}\n{where}", missing=missing)
-                first: Failure = pickle.loads(self._store.compare_set("failure", "", pickle.dumps(own)))
+                first: Failure = pickle.loads(self._store.compare_set("failure", "", to_stored(own)))
                 if positions and first == own:
                     error.add_note(where)
                     self._await_stacks([rank for rank in own.missing if not positions[rank].collective])
@@ -185,7 +186,7 @@ class FailureWatch:
 
     def _await_cause(self) -> bool:
         """Wait for another rank to publish the cause of this one's failure. Returns whether one did."""
-        self._store.set(position_key(self._rank), pickle.dumps(self._here.look()))
+        self._store.set(position_key(self._rank), to_stored(self._here.look()))
         return _wait_until(lambda: self._store.check(["failure"]), 2 * self._interval + 0.5)
 
     def _has_everyone(self, counter: str) -> bool:
@@ -229,7 +230,7 @@ class FailureWatch:
 
     def _look(self, store: Store) -> bool:
         """Publish a sign of life and look for others'. Returns whether the watch is done."""
-        store.set(position_key(self._rank), pickle.dumps(self._here.look()))
+        store.set(position_key(self._rank), to_stored(self._here.look()))
         if store.check(["failure"]):
             self._receive(pickle.loads(store.get("failure")))
             assert self._first is not None
@@ -249,7 +250,7 @@ class FailureWatch:
                 reason += "\n" + describe_positions(self._positions(store), [], self._interval)
                 peer.print_stack(store)
                 # Received in the next round: another process may have published a failure first.
-                store.compare_set("failure", "", pickle.dumps(Failure(peer.rank, reason)))
+                store.compare_set("failure", "", to_stored(Failure(peer.rank, reason)))
                 store.set(f"left/{peer.rank}", "1")
         return False
 

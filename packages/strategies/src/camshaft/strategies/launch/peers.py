@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch.distributed as dist
 from attrs import evolve, field, frozen
@@ -146,6 +147,11 @@ class PeerProcess:
 def position_key(rank: int) -> str:
     """Return the key under which a process publishes its position, which is also its sign of life."""
     return f"position/{rank}"
+
+
+def to_stored(value: object) -> Any:
+    """Return an object as bytes for a store, which takes them although torch's annotations name `str` alone."""
+    return pickle.dumps(value)
 
 
 def print_stacks_on_signal() -> int | None:

@@ -60,7 +60,7 @@ def _calling(earlier: str) -> Any:
         if any(one.kind is one.VAR_POSITIONAL for one in parameters):
             method(trainer, value)
             return
-        given = {"trainer": trainer, "pl_module": trainer.lightning_module, "epoch": trainer.current_epoch}
+        given = {"trainer": trainer, "pl_module": trainer.model, "epoch": trainer.current_epoch}
         method(**{one.name: given.get(one.name, value) for one in parameters if one.default is one.empty})
 
     return call
