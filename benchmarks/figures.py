@@ -16,7 +16,7 @@ from typing import Any
 import callback_overhead
 import checkpoint_blocking
 import distributed_overhead
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from framework_overhead.report import circumstances_lines, markdown_table, summary_rows
 
 MEASURED = Path(__file__).parent / "measured"

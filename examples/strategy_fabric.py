@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.hooks_core import StrategyDefaults
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from strategy_parts import Steps
 from train_digits import train
 

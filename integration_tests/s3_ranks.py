@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from camshaft.callbacks import CSVLogger, ModelCheckpoint
-from camshaft.hooks_core.remote_files import join
+from camshaft.hooks_core.support.remote_files import join
 from camshaft.trainer import Trainer, TrainingModule
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from launching import run_ranks
 
-from camshaft.hooks_core.remote_files import claim, files_below, new_file
+from camshaft.hooks_core.support.remote_files import claim, files_below, new_file
 from camshaft.strategies import read_checkpoint, write_checkpoint
 
 pytest.importorskip("s3fs")
@@ -142,9 +142,8 @@ def test_a_process_that_is_killed_half_way_leaves_the_earlier_file(bucket: str) 
 
 def test_what_another_process_writes_is_seen(bucket: str) -> None:
     assert names_in(bucket) == []
-    program = (
-        "import sys; from camshaft.hooks_core.remote_files import *\nwith new_file(sys.argv[1]) as f: f.write_text('a')"
-    )
+    program = "import sys; from camshaft.hooks_core.support.remote_files import *\n"
+    program += "with new_file(sys.argv[1]) as f: f.write_text('a')"
     subprocess.run([sys.executable, "-c", program, f"{bucket}/run/a"], check=True)
     assert names_in(bucket) == ["run/a"]
     assert not claim(f"{bucket}/run/a") and claim(f"{bucket}/run/c")

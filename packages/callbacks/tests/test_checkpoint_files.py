@@ -9,7 +9,7 @@ import pytest
 from recording_trainer import OneProcess
 
 from camshaft.callbacks.checkpoints.files import TimeInterval, point_last_at
-from camshaft.hooks_core.durable_files import remove
+from camshaft.hooks_core.support.durable_files import remove
 
 
 def listing(folder: Path) -> list[str]:

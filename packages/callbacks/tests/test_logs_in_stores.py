@@ -23,7 +23,7 @@ from camshaft.callbacks import (
 )
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog
-from camshaft.hooks_core.remote_files import files_below, join, local_copy
+from camshaft.hooks_core.support.remote_files import files_below, join, local_copy
 
 ROWS = st.lists(st.dictionaries(st.sampled_from("abc"), st.floats(-9, 9), min_size=1), max_size=5)
 

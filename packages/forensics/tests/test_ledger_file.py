@@ -20,7 +20,7 @@ from camshaft.forensics.ledger.ledger_file import (
     read_bytes,
     read_ledger,
 )
-from camshaft.hooks_core.remote_files import join, remove
+from camshaft.hooks_core.support.remote_files import join, remove
 
 
 def test_lines_are_json_and_are_read_back(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.forensics import RunLedger, compare, replay
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.remote_files import join, local_copy
+from camshaft.hooks_core.support.remote_files import join, local_copy
 from camshaft.trainer import Trainer, TrainingModule
 
 QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}

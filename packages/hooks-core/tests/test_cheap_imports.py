@@ -17,7 +17,7 @@ EVERYTHING = (
     "protocols",
     "pytest_plugin",
     "trace",
-    "transfer",
+    "support.transfer",
     "__main__",
 )
 
@@ -42,12 +42,12 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_the_package_imports_what_is_asked_for() -> None:
-    assert loaded_by("import camshaft.hooks_core") == {"", "on_demand"}
+    assert loaded_by("import camshaft.hooks_core") == {"", "support", "support.on_demand"}
 
 
 def test_what_only_checks_earlier_eras_and_strategies_need_is_not_imported_with_dispatch() -> None:
     loaded = loaded_by("from camshaft.hooks_core import Callback, Hooks, resolve")
-    assert loaded & {*EVERYTHING, "strategy_defaults"} == {"transfer"}
+    assert loaded & {*EVERYTHING, "strategy_defaults"} == {"support.transfer"}
 
 
 def test_the_package_exports_what_it_names() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.hooks_core import durable_files
-from camshaft.hooks_core.durable_files import (
+from camshaft.hooks_core.support import durable_files
+from camshaft.hooks_core.support.durable_files import (
     abandoned_files,
     lock,
     new_file,
@@ -133,7 +133,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="this system has
 WRITER = """
 import sys, time
 from pathlib import Path
-from camshaft.hooks_core.durable_files import lock, new_partial_name
+from camshaft.hooks_core.support.durable_files import lock, new_partial_name
 path = new_partial_name(Path(sys.argv[1], "a.ckpt"))
 path.mkdir() if sys.argv[2] == "directory" else path.touch()
 with lock(path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.hooks_core.known_attributes import check_attribute
+from camshaft.hooks_core.support.known_attributes import check_attribute
 
 
 class Settings:

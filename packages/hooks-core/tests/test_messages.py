@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.messages import add_note, describe, must_be, note_errors, warn_user
+from camshaft.hooks_core.support.messages import add_note, describe, must_be, note_errors, warn_user
 
 
 def test_must_be_names_field_rule_value_type_place_and_action() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from camshaft.hooks_core.on_demand import collection_paused
+from camshaft.hooks_core.support.on_demand import collection_paused
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.hooks_core.optimizer_step import needs_closure, replace_step
+from camshaft.hooks_core.support.optimizer_step import needs_closure, replace_step
 
 
 class Adding:

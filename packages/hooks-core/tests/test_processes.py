@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.processes import current_run, running_hook, track_run
+from camshaft.hooks_core.support.processes import current_run, running_hook, track_run
 
 SCRIPT = """
 import os, sys, time
-from camshaft.hooks_core import processes
+from camshaft.hooks_core.support import processes
 
 registered = []
 os.register_at_fork = lambda **functions: registered.append(functions)
@@ -30,7 +30,7 @@ print("as it should be")
 
 FORKING = """
 import os, threading, time
-from camshaft.hooks_core.processes import make_forks_safe
+from camshaft.hooks_core.support.processes import make_forks_safe
 
 make_forks_safe()
 begun = time.perf_counter()

@@ -16,8 +16,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.hooks_core import remote_files
-from camshaft.hooks_core.remote_files import (
+from camshaft.hooks_core.support import remote_files
+from camshaft.hooks_core.support.remote_files import (
     INDEX_FILE,
     absolute,
     check_store,
@@ -259,7 +259,7 @@ def test_local_paths_need_no_fsspec(tmp_path: Path) -> None:
     program = f"""
 import sys
 sys.modules["fsspec"] = None
-from camshaft.hooks_core import remote_files as r
+from camshaft.hooks_core.support import remote_files as r
 path = r.absolute("file://{tmp_path}/deep/a")
 with r.replace_file(path) as file: file.write_text("a")
 with r.edit_file(path) as file: file.write_text(file.read_text() + "b")

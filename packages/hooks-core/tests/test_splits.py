@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from camshaft.hooks_core import ModelHooks
-from camshaft.hooks_core.transfer import split_along_time
+from camshaft.hooks_core.support.transfer import split_along_time
 
 torch = pytest.importorskip("torch", reason="splits are made of tensors")
 

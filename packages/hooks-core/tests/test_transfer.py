@@ -11,7 +11,7 @@ import pytest
 from hugging_face_parts import BatchEncoding, Prediction
 
 from camshaft.hooks_core import DataHooks
-from camshaft.hooks_core.transfer import map_nested, move_to_device
+from camshaft.hooks_core.support.transfer import map_nested, move_to_device
 
 CPU = SimpleNamespace(type="cpu")
 Pair = namedtuple("Pair", "x y")

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import LBFGS, SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
-from camshaft.hooks_core.optimizer_step import needs_closure
+from camshaft.hooks_core.support.optimizer_step import needs_closure
 from camshaft.loops.optimization.configuration import LRSchedulerConfig, dropping_gradients, read_configuration
 
 

@@ -14,8 +14,8 @@ from sequence_parts import Plan, Recurrent, fit, plans
 
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.check import ConformanceError, check
+from camshaft.hooks_core.support.transfer import split_along_time
 from camshaft.hooks_core.trace import Trace
-from camshaft.hooks_core.transfer import split_along_time
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 from camshaft.loops.fit.epoch import batch_start_of_all
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from camshaft.hooks_core.remote_files import copy, files_below, new_file
+from camshaft.hooks_core.support.remote_files import copy, files_below, new_file
 from camshaft.strategies import (
     CheckpointError,
     consolidate_checkpoint,

@@ -20,7 +20,7 @@ LONG = timedelta(hours=1)
 # What the loops do around a run: the failing rank tells the others first of all.
 FAILING = """
 import os, signal, sys, time
-from camshaft.hooks_core.messages import note_errors
+from camshaft.hooks_core.support.messages import note_errors
 from camshaft.strategies import ParallelStrategy
 
 how, victim, others = sys.argv[1], int(sys.argv[2]), sys.argv[3]

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.processes import track_run
+from camshaft.hooks_core.support.processes import track_run
 from camshaft.strategies.launch.peers import (
     OwnPosition,
     ProcessPosition,

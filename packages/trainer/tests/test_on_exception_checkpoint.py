@@ -12,7 +12,7 @@ from trainer_parts import NO_VALIDATION, Regression, files_below, loader, quiet_
 
 from camshaft.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.hooks_core import durable_files
+from camshaft.hooks_core.support import durable_files
 from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)

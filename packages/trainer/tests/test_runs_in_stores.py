@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from camshaft.callbacks import HookTimeline, ModelCheckpoint, PyTorchProfiler, TensorBoardLogger
-from camshaft.hooks_core.remote_files import files_below, is_url, join, local_copy, modified, remove
+from camshaft.hooks_core.support.remote_files import files_below, is_url, join, local_copy, modified, remove
 from camshaft.trainer import Trainer, TrainingModule
 from camshaft.trainer.cli import TrainerCLI
 

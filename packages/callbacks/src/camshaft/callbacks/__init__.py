@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.on_demand import on_demand
+from camshaft.hooks_core.support.on_demand import on_demand
 
 if TYPE_CHECKING:
     from camshaft.callbacks.checkpoints.checkpoint import Checkpoint

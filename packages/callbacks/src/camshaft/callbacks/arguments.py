@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from typing import Any
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import check_store, is_url, local_path
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import check_store, is_url, local_path
 
 _NO_QUOTES = str.maketrans("", "", " '\"")
 

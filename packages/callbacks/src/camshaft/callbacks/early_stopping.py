@@ -19,7 +19,7 @@ from camshaft.callbacks.monitoring import (
     worst_score,
 )
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

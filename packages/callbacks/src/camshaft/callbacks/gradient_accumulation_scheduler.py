@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.finders.trials import check_automatic
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

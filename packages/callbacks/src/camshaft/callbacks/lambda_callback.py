@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from camshaft.hooks_core import CATALOGUE, Callback, Receiver
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 
 class LambdaCallback(Callback):

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 from torch.optim.swa_utils import SWALR
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 _SCHEDULER_RATES = ("base_lrs", "max_lrs", "_last_lr")

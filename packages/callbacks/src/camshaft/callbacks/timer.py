@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_one_of
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -7,7 +7,7 @@ from camshaft.compat.data_module import DataModule
 from camshaft.compat.module import TrainingModule
 from camshaft.compat.names.finder import aliases_installed, install_aliases, remove_aliases
 from camshaft.compat.trainer import Trainer
-from camshaft.hooks_core.on_demand import on_demand
+from camshaft.hooks_core.support.on_demand import on_demand
 from camshaft.trainer import seed_everything
 
 __all__ = [

@@ -11,7 +11,7 @@ import attrs
 import torch
 from torch.utils.data import DataLoader
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import CombinedLoader
 from camshaft.loops.data.combined_loader import UNKNOWN, has_state, is_plain, is_stream, read_promised
 from camshaft.loops.data.fit_data import FitData, TrainingBatches

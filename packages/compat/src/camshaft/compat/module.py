@@ -24,7 +24,7 @@ from camshaft.compat.private_parts import OwnFirst
 from camshaft.hooks_core import ModelHooks, Receiver
 from camshaft.hooks_core.eras.hooks import hooks_of_eras
 from camshaft.hooks_core.eras.releases import TODAY
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.fit.resume import restore_module
 from camshaft.loops.metrics import ReduceFx, reduction_name
 from camshaft.loops.optimization.configuration import read_configuration

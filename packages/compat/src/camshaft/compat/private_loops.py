@@ -18,7 +18,7 @@ from camshaft.compat.names.stand_ins import MissingNameError
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
 from camshaft.compat.private_parts import OwnFirst
 from camshaft.compat.private_progress import BatchProgressView, EpochProgressView, UpdateProgressView
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import Counters, FitProgress, Run
 from camshaft.loops.data.loaders import count_batches
 from camshaft.trainer.results import print_results

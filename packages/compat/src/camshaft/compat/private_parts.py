@@ -10,7 +10,7 @@ import torch
 
 import camshaft.callbacks as stock
 from camshaft.hooks_core import is_overridden
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.fit.resume import restore_callbacks, restore_data_module, restore_module, restore_training
 from camshaft.strategies import ParallelStrategy
 from camshaft.trainer.checkpoints import checkpoint_of, read_requested

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops import Run
 
 _EPOCH_ENDS = {

@@ -59,8 +59,8 @@ from camshaft.compat.private_parts import (
 )
 from camshaft.hooks_core import Receiver, is_overridden
 from camshaft.hooks_core.eras.hooks import EARLIER_ERAS
-from camshaft.hooks_core.known_attributes import check_attribute
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.known_attributes import check_attribute
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import Run
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer import CheckpointFormat

@@ -17,8 +17,8 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.forensics.ledger.ledger_check import LedgerCheck
 from camshaft.forensics.replay.fit import Observer, Replay, ledger_check, step_of
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import is_url
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import is_url
 from camshaft.loops import SaveRequest
 from camshaft.loops.fit.trial import undone
 from camshaft.loops.lifecycle import EndOfVerb

@@ -18,8 +18,8 @@ from camshaft.callbacks.arguments import check_number
 from camshaft.callbacks.finders.trials import TrialSteps, any_rank, restored
 from camshaft.forensics.ledger.digests import TorchGenerators, digest_of, slow_generators
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import StepTrials
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from camshaft.hooks_core.on_demand import on_demand
+from camshaft.hooks_core.support.on_demand import on_demand
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, StrategyHooks

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Receiver, hook
-from camshaft.hooks_core.transfer import move_to_device, split_along_time
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.transfer import move_to_device, split_along_time
 
 _CALLBACK, _DATA, _MODULE, _STRATEGY = Receiver.CALLBACK, Receiver.DATA, Receiver.MODULE, Receiver.STRATEGY
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps, RunHooks
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import STAGES, HookSpec, Receiver, spec_of
+from camshaft.hooks_core.support.messages import must_be
 
 
 class Catalogue(Mapping[str, HookSpec]):

@@ -13,8 +13,8 @@ import attrs
 from camshaft.hooks_core.bases import Callback
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.check import ConformanceError, check
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, ZERO_GRADS, Receiver, Verb, ZeroGrad
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.trace import Trace, check_without, frozen_names
 
 FEATURES = {

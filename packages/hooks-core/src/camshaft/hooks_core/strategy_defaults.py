@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from camshaft.hooks_core import durable_files, remote_files
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import PendingSave, ReduceOp
-from camshaft.hooks_core.transfer import move_to_device
+from camshaft.hooks_core.support import durable_files, remote_files
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.transfer import move_to_device
 
 if TYPE_CHECKING:
     import torch

@@ -16,9 +16,9 @@ from camshaft.hooks_core.dispatch.binding import arguments_of, positional_names,
 from camshaft.hooks_core.dispatch.calls import rank, runs_after_module
 from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import check_on_disk
 from camshaft.hooks_core.spec import HookSpec, Receiver
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import check_on_disk
 
 _Object = TypeVar("_Object")
 _FORMAT = "camshaft-trace-1"

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 
 from camshaft.hooks_core import no_op
-from camshaft.hooks_core.messages import describe
-from camshaft.hooks_core.processes import OrderlyExit, make_forks_safe, track_run
 from camshaft.hooks_core.protocols import check_strategy
+from camshaft.hooks_core.support.messages import describe
+from camshaft.hooks_core.support.processes import OrderlyExit, make_forks_safe, track_run
 from camshaft.loops.evaluation.loops import ModuleModes
 from camshaft.loops.fit.resume import restore_receivers
 from camshaft.loops.state.run import Run

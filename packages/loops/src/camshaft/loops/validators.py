@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 WHERE = "FitLoop"
 

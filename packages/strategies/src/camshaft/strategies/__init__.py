@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from camshaft.hooks_core.on_demand import on_demand
+from camshaft.hooks_core.support.on_demand import on_demand
 from camshaft.strategies.checkpoints.contents import CheckpointError, ObjectsInPlace, objects_left_out, why_unpicklable
 from camshaft.strategies.checkpoints.file import write_checkpoint
 from camshaft.strategies.checkpoints.reading import read_checkpoint

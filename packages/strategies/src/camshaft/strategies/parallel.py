@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import ReduceOp
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 from camshaft.strategies.launch import collectives
 from camshaft.strategies.launch.environment import find_process_environment, needs_launch

@@ -12,9 +12,9 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
 from camshaft.hooks_core import StrategyDefaults, StrategyHooks
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import PendingSave
-from camshaft.hooks_core.transfer import move_to_device
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.transfer import move_to_device
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 from camshaft.strategies.precision import Precision, choose_precision
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from camshaft.hooks_core.on_demand import collection_paused, on_demand
+from camshaft.hooks_core.support.on_demand import collection_paused, on_demand
 
 with collection_paused():
     from camshaft.loops.metrics import MetricMismatchError

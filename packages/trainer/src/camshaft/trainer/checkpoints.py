@@ -16,8 +16,9 @@ from torch import nn
 
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import (
+from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.remote_files import (
     INDEX_FILE,
     entries_of,
     exists,
@@ -29,7 +30,6 @@ from camshaft.hooks_core.remote_files import (
     modified,
     parent_of,
 )
-from camshaft.hooks_core.spec import Verb
 from camshaft.loops import CheckpointAdapter, FitLoop, Run, collect
 from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
 from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY

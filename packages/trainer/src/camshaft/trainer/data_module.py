@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks
-from camshaft.hooks_core.transfer import map_nested
+from camshaft.hooks_core.support.transfer import map_nested
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.forwarding import class_only
 from camshaft.trainer.hyperparameters import HyperparametersMixin, parameters_of, takes_any

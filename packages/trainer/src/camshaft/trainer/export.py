@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import check_on_disk
-from camshaft.hooks_core.transfer import move_to_device
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import check_on_disk
+from camshaft.hooks_core.support.transfer import move_to_device
 
 
 def to_torchscript(

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from camshaft.hooks_core.transfer import map_nested, move_to_device
+from camshaft.hooks_core.support.transfer import map_nested, move_to_device
 from camshaft.strategies import SingleDeviceStrategy
 
 if TYPE_CHECKING:

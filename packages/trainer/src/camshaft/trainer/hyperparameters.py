@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 HYPER_PARAMETERS_KEY = "hyper_parameters"
 """Key of the module's hyperparameters in a checkpoint."""

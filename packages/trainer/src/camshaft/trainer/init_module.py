@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from camshaft.hooks_core import StrategyDefaults
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 
 @contextmanager

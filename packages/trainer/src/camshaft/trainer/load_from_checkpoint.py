@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from camshaft.hooks_core import is_overridden
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import local_copy, local_path
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.remote_files import local_copy, local_path
 from camshaft.loops.fit.resume import warn_of_other_names
 from camshaft.strategies import objects_left_out, read_checkpoint
 from camshaft.trainer.checkpoints import CheckpointFormat, format_of, note_left_out

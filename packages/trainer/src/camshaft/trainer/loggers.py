@@ -11,10 +11,10 @@ from torch import Tensor
 
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.hooks_core.messages import describe, must_be
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.hooks_core.remote_files import absolute
 from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.support.messages import describe, must_be
+from camshaft.hooks_core.support.remote_files import absolute
 from camshaft.trainer.configuration import listed
 from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.hooks_core import is_overridden
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.processes import OrderlyExit
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.processes import OrderlyExit
 from camshaft.loops import FitLoop, Run, SaveRequest
 from camshaft.loops.evaluation.loops import ModuleModes
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE
 
 GLOBAL_SEED_VARIABLE = "PL_GLOBAL_SEED"

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.arguments import usable_path
 from camshaft.hooks_core import Hooks
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import absolute, join
 from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.remote_files import absolute, join
 from camshaft.loops import (
     EvaluationLoop,
     FitLimits,

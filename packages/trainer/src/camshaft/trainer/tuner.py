@@ -12,8 +12,8 @@ import attrs
 from camshaft.callbacks import BatchSizeFinder, LearningRateFinder
 from camshaft.callbacks.finders.batch_size_finder import Trial, free_memory, is_out_of_memory
 from camshaft.hooks_core import Callback, Receiver, no_op
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import run_verb
 from camshaft.loops.data.combined_loader import length_of
 from camshaft.loops.state.random_state import isolated_randomness, random_state, restore_random_state

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.hooks_core.durable_files import (
+from camshaft.hooks_core.support.durable_files import (
     SUFFIX,
     abandoned_files,
     flush,
@@ -18,8 +18,8 @@ from camshaft.hooks_core.durable_files import (
     remove,
     rename_durably,
 )
-from camshaft.hooks_core.messages import warn_user
-from camshaft.hooks_core.remote_files import absolute, copy, is_url, join
+from camshaft.hooks_core.support.messages import warn_user
+from camshaft.hooks_core.support.remote_files import absolute, copy, is_url, join
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol

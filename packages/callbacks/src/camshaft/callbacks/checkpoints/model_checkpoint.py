@@ -43,8 +43,8 @@ from camshaft.callbacks.monitoring import (
     read_scalar,
     validates,
 )
-from camshaft.hooks_core.messages import warn_user
-from camshaft.hooks_core.remote_files import absolute, exists, join, lies_in, local_path, remove, replace_file
+from camshaft.hooks_core.support.messages import warn_user
+from camshaft.hooks_core.support.remote_files import absolute, exists, join, lies_in, local_path, remove, replace_file
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol

@@ -17,8 +17,8 @@ from camshaft.callbacks.arguments import (
     check_one_of,
     usable_path,
 )
-from camshaft.hooks_core.messages import warn_user
-from camshaft.hooks_core.remote_files import absolute
+from camshaft.hooks_core.support.messages import warn_user
+from camshaft.hooks_core.support.remote_files import absolute
 
 
 class NameTemplate:

@@ -9,7 +9,7 @@ from camshaft.callbacks.arguments import check_file_name
 from camshaft.callbacks.checkpoints.files import can_save_alone
 from camshaft.callbacks.checkpoints.names import absolute_folder
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.remote_files import join
+from camshaft.hooks_core.support.remote_files import join
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

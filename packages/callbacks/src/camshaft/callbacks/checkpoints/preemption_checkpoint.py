@@ -16,9 +16,9 @@ from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 from camshaft.callbacks.checkpoints.names import absolute_folder
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import warn_user
-from camshaft.hooks_core.processes import OrderlyExit
-from camshaft.hooks_core.remote_files import join
+from camshaft.hooks_core.support.messages import warn_user
+from camshaft.hooks_core.support.processes import OrderlyExit
+from camshaft.hooks_core.support.remote_files import join
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks.monitoring import Mode, is_better, worst_score
-from camshaft.hooks_core.messages import warn_user
-from camshaft.hooks_core.remote_files import exists, lies_in
+from camshaft.hooks_core.support.messages import warn_user
+from camshaft.hooks_core.support.remote_files import exists, lies_in
 
 
 class TopK:

@@ -23,7 +23,7 @@ from camshaft.callbacks.finders.trials import (
     restored,
     set_attribute,
 )
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

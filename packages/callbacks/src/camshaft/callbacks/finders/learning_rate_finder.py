@@ -18,7 +18,7 @@ from camshaft.callbacks.finders.trials import (
     set_attribute,
 )
 from camshaft.callbacks.param_groups import base_rates, rates_in_proportion, scale_to, set_rates
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,8 +16,8 @@ from camshaft.callbacks.module_snapshot import save_gradients, save_module, save
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.binding import Argument, BindingError, bind
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import warn_user
-from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
+from camshaft.hooks_core.support.messages import warn_user
+from camshaft.hooks_core.support.optimizer_step import needs_closure, steps_with_closure
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

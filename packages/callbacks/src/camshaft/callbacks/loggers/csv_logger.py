@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TextIO
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.loggers.logged_values import numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.hooks_core.durable_files import append, replace_file
-from camshaft.hooks_core.remote_files import edit_file, is_url, join, parent_of
+from camshaft.hooks_core.support.durable_files import append, replace_file
+from camshaft.hooks_core.support.remote_files import edit_file, is_url, join, parent_of
 
 Row = Mapping[str, float | int | None]
 """Numbers by column; None leaves a cell empty."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.loggers.csv_logger import CSVLogger
-from camshaft.hooks_core.remote_files import absolute, exists, join, local_copy, replace_file
+from camshaft.hooks_core.support.remote_files import absolute, exists, join, local_copy, replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 from camshaft.callbacks.arguments import check_installed, check_local, usable_path
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLogger, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from camshaft.callbacks.arguments import usable_path
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.callbacks.loggers.logger import Logger, is_rank_zero
-from camshaft.hooks_core.remote_files import claim, entries_of, is_url, join, remove, replace_file
+from camshaft.hooks_core.support.remote_files import claim, entries_of, is_url, join, remove, replace_file
 
 
 class RunFolderLogger(Logger):

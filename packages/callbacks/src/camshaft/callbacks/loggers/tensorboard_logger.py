@@ -16,7 +16,7 @@ from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, 
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.callbacks.progress.example_forward import countable, example_call, reason_not_to_run, restored
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -11,7 +11,7 @@ import torch
 from camshaft.callbacks.arguments import check_one_of
 from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger, log_to_all
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

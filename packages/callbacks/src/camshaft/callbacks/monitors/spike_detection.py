@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
 from camshaft.callbacks.monitoring import check_mode, is_better
 from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, Capture, LossWatch
-from camshaft.hooks_core.remote_files import join, replace_file
+from camshaft.hooks_core.support.remote_files import join, replace_file
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -13,7 +13,7 @@ from camshaft.callbacks.arguments import STAGES, InvalidArgumentError
 from camshaft.callbacks.monitors.logging_schedule import log_to_all
 from camshaft.callbacks.monitors.throughput import Throughput, get_available_flops
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_one_of
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.transfer import move_to_device
+from camshaft.hooks_core.support.transfer import move_to_device
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

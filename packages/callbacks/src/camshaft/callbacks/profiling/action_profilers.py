@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
-from camshaft.hooks_core.remote_files import edit_file, join, replace_file
+from camshaft.hooks_core.support.remote_files import edit_file, join, replace_file
 
 _NOT_IN_FILE_NAMES = re.compile(r'[\\/:*?"<>|\n\r\t_]+')
 

@@ -12,7 +12,7 @@ from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STE
 from camshaft.callbacks.profiling.timeline_report import VerbTimes, report_html, trace_json
 from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.dispatch.implementation import ReceiverNames
-from camshaft.hooks_core.remote_files import join, replace_file
+from camshaft.hooks_core.support.remote_files import join, replace_file
 
 
 class HookTimeline(Callback):

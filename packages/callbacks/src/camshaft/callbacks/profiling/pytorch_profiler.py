@@ -17,7 +17,7 @@ from torch.profiler import ProfilerAction, profile, record_function, schedule, t
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_keywords, check_local, check_number
 from camshaft.callbacks.profiling.action_profilers import ActionProfiler
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 _NUM_STEPS = 5  # of the default schedule
 _one_of_five = schedule(wait=1, warmup=1, active=3)

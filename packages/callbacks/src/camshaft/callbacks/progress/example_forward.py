@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from camshaft.callbacks.module_snapshot import save_module
-from camshaft.hooks_core.transfer import map_nested
+from camshaft.hooks_core.support.transfer import map_nested
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode

@@ -15,7 +15,7 @@ from camshaft.callbacks.module_snapshot import local
 from camshaft.callbacks.progress.example_forward import ExampleForward, PartForward, reason_not_to_run, run_example
 from camshaft.callbacks.progress.meter import current_output
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

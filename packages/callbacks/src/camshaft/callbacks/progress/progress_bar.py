@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from camshaft.callbacks.arguments import check_not_both, check_number
 from camshaft.callbacks.progress.meter import Meter, Output, ProgressDisplay, current_output, format_metrics
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
 from camshaft.callbacks.module_snapshot import local
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 AverageFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Returns the new average, from an average, a weight and the number of averaged models (a scalar on the CPU)."""

@@ -14,7 +14,7 @@ from camshaft.callbacks.param_groups import check_takes_groups, follow_groups, s
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.binding import bind
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -15,7 +15,7 @@ from torch.nn.utils import prune
 from camshaft.callbacks.arguments import InvalidArgumentError, check_one_of
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -16,7 +16,7 @@ from camshaft.callbacks.arguments import InvalidArgumentError, check_number, che
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY, TRAINING_WEIGHTS_KEY, check_no_other_averaging
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol

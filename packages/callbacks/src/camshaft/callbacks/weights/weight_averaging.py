@@ -9,7 +9,7 @@ import torch
 from camshaft.callbacks.arguments import check_not_both, check_number
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

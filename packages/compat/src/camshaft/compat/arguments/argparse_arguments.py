@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from camshaft.compat.arguments.today import from_environment
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("true", "yes", "on"), True),

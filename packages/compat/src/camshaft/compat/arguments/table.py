@@ -14,8 +14,8 @@ from camshaft.compat.arguments.gradient_norms import EarlierGradientNorms
 from camshaft.compat.arguments.translation import EarlierArgument, Translate, Translation
 from camshaft.compat.names.stand_ins import check_not_missing
 from camshaft.hooks_core import StrategyDefaults
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import absolute
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import absolute
 from camshaft.strategies.precision import Precision
 from camshaft.trainer.configuration import STRATEGY_NAMES, listed
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.trainer.configuration import listed
 
 _WHERE = "Trainer"

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import SWALR
 
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 from camshaft.loops import CheckpointAdapter, Counters, FitProgress, Run
 from camshaft.loops.state.random_state import random_state
 from camshaft.strategies import NamedValues

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.compat.eras.reading import EraReading, conflicts, read_era, read_receivers
 from camshaft.compat.eras.report import describe
-from camshaft.hooks_core.on_demand import on_demand
+from camshaft.hooks_core.support.on_demand import on_demand
 
 if TYPE_CHECKING:
     from camshaft.compat.eras.adapter import extend

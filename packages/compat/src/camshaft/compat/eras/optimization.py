@@ -31,7 +31,7 @@ from camshaft.compat.eras.updates import (
     update_class,
 )
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import (
     ConfiguredOptimizers,
     FitLimits,

@@ -14,9 +14,9 @@ from torch import Tensor
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.eras.releases import Behaviour, EpochOutputs
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import MetricSink
-from camshaft.hooks_core.transfer import map_nested, move_to_device
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.transfer import map_nested, move_to_device
 from camshaft.loops import FitProgress, Run
 from camshaft.loops.optimization.update import detached
 

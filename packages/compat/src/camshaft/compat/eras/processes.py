@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.compat.eras.reading import read_receivers
 from camshaft.hooks_core import Hooks, is_overridden, resolve
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     from torch import nn

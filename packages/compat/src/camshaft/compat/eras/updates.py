@@ -14,9 +14,9 @@ from camshaft.compat.eras.releases import COUNTS_UPDATES
 from camshaft.hooks_core.dispatch.binding import bind
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.eras.releases import Behaviour
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.optimizer_step import replace_step
 from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.optimizer_step import replace_step
 from camshaft.loops import FitProgress
 from camshaft.loops.optimization.automatic import AutomaticOptimization, PerOptimizerOptimization, TruncatedOptimization
 from camshaft.loops.optimization.manual import ManualOptimization

@@ -16,7 +16,7 @@ from camshaft.compat.names.released import defining_places, released, released_m
 from camshaft.compat.names.stand_ins import MissingName, accept_pl_module, add_fields, stand_in
 from camshaft.compat.names.table import FLAG, FLAGS, ROOTS, advice, counterparts
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _OTHERWISE = "Nothing stands for it. Look for it in `camshaft.trainer`, `camshaft.callbacks` or `camshaft.strategies`."
 

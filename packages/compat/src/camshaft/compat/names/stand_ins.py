@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from camshaft.compat.names.table import members
 from camshaft.compat.names.uncalled_methods import UNCALLED
 from camshaft.hooks_core.dispatch.implementation import mentions_method
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 _ERRORS = re.compile(r".*(Exception|Error|Warning)")
 

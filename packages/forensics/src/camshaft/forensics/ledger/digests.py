@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import parts_of
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.transfer import parts_of
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Collectives

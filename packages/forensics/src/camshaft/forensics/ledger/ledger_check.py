@@ -11,8 +11,8 @@ from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.forensics.compare import Comparison, compare_ledgers
 from camshaft.forensics.ledger.ledger_file import Ledger, LedgerError, find_ledger, read_ledger
 from camshaft.forensics.ledger.run_ledger import LineParts, RunLedger, Update, lines_of
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import exists
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.remote_files import exists
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol

@@ -26,9 +26,9 @@ import torch
 
 from camshaft.callbacks.arguments import InvalidArgumentError, usable_path
 from camshaft.forensics.ledger.digests import hex_of
-from camshaft.hooks_core.durable_files import append, flush
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import (
+from camshaft.hooks_core.support.durable_files import append, flush
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import (
     absolute,
     copy,
     exists,

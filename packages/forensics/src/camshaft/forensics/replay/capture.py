@@ -26,7 +26,7 @@ from camshaft.forensics.replay.step_capture import (
 )
 from camshaft.hooks_core import Receiver, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.state.random_state import isolated_randomness, restore_random_state
 from camshaft.trainer import Trainer
 from camshaft.trainer.load_from_checkpoint import built

@@ -14,9 +14,9 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.forensics.ledger.ledger_check import LedgerCheck
 from camshaft.forensics.ledger.run_ledger import RunLedger
 from camshaft.hooks_core import Callback, Receiver, no_op
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import PendingSave
-from camshaft.hooks_core.remote_files import local_path
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.remote_files import local_path
 from camshaft.loops import Run, SaveRequest
 from camshaft.loops.lifecycle import run_verb
 from camshaft.loops.state.callback_state import state_key

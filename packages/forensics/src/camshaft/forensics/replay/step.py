@@ -23,7 +23,7 @@ from camshaft.forensics.replay.step_capture import loss_in
 from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.lifecycle import EndOfVerb
 from camshaft.loops.optimization.update import without_graph
 from camshaft.trainer.running import VerbCall

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
 from camshaft.forensics.ledger.ledger_file import determinism, name_of_device, versions
 from camshaft.hooks_core import Receiver
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.optimizer_step import needs_closure
-from camshaft.hooks_core.remote_files import absolute, entries_of, join
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.optimizer_step import needs_closure
+from camshaft.hooks_core.support.remote_files import absolute, entries_of, join
 from camshaft.loops.state.random_state import random_state
 from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint, write_checkpoint
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, hyperparameters_for_checkpoints

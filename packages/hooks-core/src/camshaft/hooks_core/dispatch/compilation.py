@@ -9,8 +9,8 @@ from types import CodeType
 from typing import Any, Protocol
 
 from camshaft.hooks_core.dispatch.calls import HookCall
-from camshaft.hooks_core.messages import add_note, describe
 from camshaft.hooks_core.spec import SKIP_EPOCH, HookSpec
+from camshaft.hooks_core.support.messages import add_note, describe
 
 Position = Callable[[], str]
 """Return the run's position: stage, epoch, batch, rank. Called only when something was raised."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.hooks_core.dispatch.calls import HookCall
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     from typing import Concatenate, Generic, ParamSpec, TypeVar

@@ -16,8 +16,8 @@ from camshaft.hooks_core.dispatch.hooks import Hooks
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.eras.faults import read_today
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import HookSpec, Receiver
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 
 def resolve(

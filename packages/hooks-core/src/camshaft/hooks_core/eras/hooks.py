@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import HookSpec, Receiver, hook, spec_of
+from camshaft.hooks_core.support.messages import must_be
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 

@@ -18,8 +18,8 @@ from camshaft.hooks_core.eras.binding import EraMethod, fit_in, fits
 from camshaft.hooks_core.eras.faults import find_faults
 from camshaft.hooks_core.eras.hooks import ERAS, EVERYDAY_NAMES, EraSpec, catalogue_of, check_era, hooks_of_eras
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour, behaviour_of
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Receiver, ZeroGrad, kind_in_words
+from camshaft.hooks_core.support.messages import must_be
 
 _WIDTH = 100
 _ZEROING: dict[ZeroGrad, str] = {

@@ -48,8 +48,8 @@ from camshaft.hooks_core.grammar.present import (
     by_window,
     update_of_held_gradients,
 )
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import VERBS, Receiver, ZeroGrad
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.trace import Trace
 
 _PLACES_OF_ERAS: dict[str, tuple[ZeroGrad, ...]] = {

@@ -7,8 +7,8 @@ from typing import Literal
 
 import attrs
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.hooks_core.support.messages import must_be
 
 EpochOutputs = Literal["last_optimizer", "by_optimizer", "by_batch"]
 """The form of a training epoch's outputs with several optimizers: the dictionaries of the last one alone, a list for

@@ -7,8 +7,8 @@ from functools import lru_cache
 from camshaft.hooks_core.grammar import present
 from camshaft.hooks_core.grammar.nodes import Call, Either, Maybe, Node, Repeat, Seq, Within
 from camshaft.hooks_core.grammar.present import Optimization, by_split
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, ZeroGrad
+from camshaft.hooks_core.support.messages import must_be
 
 WORDS = {"validate": "validation", "test": "test", "predict": "predict"}
 """The verbs of evaluation, with the word that the names of their hooks have."""

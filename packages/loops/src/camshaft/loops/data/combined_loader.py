@@ -13,7 +13,7 @@ import attrs
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 CombinationMode = Literal["min_size", "max_size", "max_size_cycle", "sequential"]
 """How several loaders are read together; see `CombinedLoader`."""

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import attrs
 import torch
 
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import CombinedLoader
 from camshaft.loops.data.loaders import (
     ReadAhead,

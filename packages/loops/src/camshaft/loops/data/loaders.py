@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler, SubsetRandomSampler
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
     copy_loader,
     has_state,

@@ -14,8 +14,8 @@ import attrs
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.combined_loader import has_state, samplers_of
 from camshaft.loops.data.stateful_streams import resumes_exactly
 from camshaft.loops.state.random_state import are_same, isolated_randomness, random_state, restore_random_state

@@ -11,9 +11,9 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.hooks_core.transfer import move_to_device
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.transfer import move_to_device
 from camshaft.loops.data.loaders import (
     as_given,
     batch_mover,

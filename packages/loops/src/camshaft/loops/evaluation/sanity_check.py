@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import note_errors
+from camshaft.hooks_core.support.messages import note_errors
 from camshaft.loops.data.combined_loader import has_state, samplers_of
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states

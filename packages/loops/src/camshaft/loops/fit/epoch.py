@@ -10,8 +10,8 @@ import torch
 
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.implementation import returns_anything
-from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.spec import SKIP_EPOCH
+from camshaft.hooks_core.support.messages import warn_user
 from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.data.loaders import batch_mover
 from camshaft.loops.fit.limits import StoppingRules

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import check_sanity

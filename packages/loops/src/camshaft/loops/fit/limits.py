@@ -13,8 +13,8 @@ import attrs
 import torch
 
 from camshaft.hooks_core.dispatch.implementation import mentions_method
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run, SaveRequest
 from camshaft.loops.validators import WHERE, batch_limit, integer

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.fit_data import FitData, LoaderSettings
 from camshaft.loops.data.loaders import parts_of
 from camshaft.loops.evaluation.loops import ValidationLoop

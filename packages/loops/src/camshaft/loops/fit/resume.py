@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import must_be, note_errors, warn_user
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.messages import must_be, note_errors, warn_user
 from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode

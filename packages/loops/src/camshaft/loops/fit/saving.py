@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import note_errors
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.messages import note_errors
 from camshaft.loops.fit.loop import FitLoop
 from camshaft.loops.state.callback_state import state_key
 from camshaft.loops.state.run import Run

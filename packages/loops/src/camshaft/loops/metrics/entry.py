@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Moment
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.metrics.values import (
     UNKNOWN_FUNCTION,
     KeptTensors,

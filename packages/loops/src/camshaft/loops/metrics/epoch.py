@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import attrs
 
-from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.protocols import Moment, Strategy
+from camshaft.hooks_core.support.messages import warn_user
 from camshaft.loops.metrics.entry import Asked, Entry, Key, LogOptions, MetricEntry
 from camshaft.loops.metrics.values import Value, is_metric, log_error, to_floats
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.metrics.entry import Entry, Key, LogOptions, MetricEntry
 from camshaft.loops.metrics.epoch import EntryValue, EpochLog, StepRow
 from camshaft.loops.metrics.values import (

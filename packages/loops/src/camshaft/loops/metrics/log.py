@@ -10,8 +10,8 @@ from typing import Any, ClassVar, cast
 from torch import Tensor, nn
 
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Moment, Strategy
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
 from camshaft.loops.metrics.epoch import EntryValue, EpochLog, LoggerSender, MetricWriter, Progress, Reader
 from camshaft.loops.metrics.exchange import MetricExchange

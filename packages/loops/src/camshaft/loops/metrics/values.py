@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.transfer import map_nested, parts_of
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.transfer import map_nested, parts_of
 
 K = TypeVar("K")
 

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import split_along_time
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.transfer import split_along_time
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import (

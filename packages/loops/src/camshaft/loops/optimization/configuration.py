@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 from torch.utils.hooks import RemovableHandle
 
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.optimizer_step import accepts_closure, replace_step
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.optimizer_step import accepts_closure, replace_step
 from camshaft.loops.optimization.toggling import OptimizerToggle
 
 _WHERE = "configure_optimizers"

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.update import UpdateContext, next_hiddens, with_arguments, with_hiddens

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch.optim import Optimizer
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.fit.limits import FitLimits
 from camshaft.loops.optimization.automatic import (
     PerOptimizerOptimization,

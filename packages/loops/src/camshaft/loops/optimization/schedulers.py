@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, LRSchedulerConfig
 from camshaft.loops.state.run import Run
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from camshaft.hooks_core import Hooks, no_op
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.spec import ZeroGrad
-from camshaft.hooks_core.transfer import map_nested
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.optimizer_step import needs_closure, steps_with_closure
+from camshaft.hooks_core.support.transfer import map_nested
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, dropping_gradients
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.window import AccumulationWindow

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.optimizer_step import needs_closure
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.optimizer_step import needs_closure
 
 _COUNTS = ("position", "divisor", "num_begun", "is_complete")
 

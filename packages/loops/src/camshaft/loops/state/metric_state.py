@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _COUNTS = ("_update_count", "update_count", "_num_vals_seen")
 """Attributes that count updates; the last is that of torchmetrics' `Running`. There is no public way to set them."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.combined_loader import nodes_of, samplers_of
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from camshaft.hooks_core import Callback, Hooks, resolve
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import must_be, note_errors
+from camshaft.hooks_core.support.messages import must_be, note_errors
 from camshaft.loops.state.callback_state import check_state_keys
 from camshaft.loops.state.checkpoint_adapter import CheckpointAdapter
 

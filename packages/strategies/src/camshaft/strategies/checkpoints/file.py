@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from camshaft.hooks_core import durable_files, remote_files
-from camshaft.hooks_core.durable_files import SUFFIX, is_directory
-from camshaft.hooks_core.remote_files import INDEX_FILE, is_url
+from camshaft.hooks_core.support import durable_files, remote_files
+from camshaft.hooks_core.support.durable_files import SUFFIX, is_directory
+from camshaft.hooks_core.support.remote_files import INDEX_FILE, is_url
 from camshaft.strategies.checkpoints.contents import (
     CheckpointError,
     declare_safe,
@@ -49,7 +49,7 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: str | os.PathLike[str]
 
     It is written beside its target, flushed to disk and renamed, so a crash at any moment leaves either the previous
     file or the new one. Directories are created as needed. In a store it is published whole; see
-    `camshaft.hooks_core.remote_files`.
+    `camshaft.hooks_core.support.remote_files`.
 
     Args:
         checkpoint: Nested dictionaries and lists of tensors and plain values. Other objects go into a separate part;
@@ -73,8 +73,8 @@ def write_plain(checkpoint: Any, path: str | os.PathLike[str]) -> None:
 def new_file(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the path of a temporary file, which is durably renamed to the target at exit.
 
-    As `camshaft.hooks_core.durable_files.new_file`, or as `camshaft.hooks_core.remote_files.new_file` for a URL;
-    directories are created as needed.
+    As `new_file` of `camshaft.hooks_core.support.durable_files`, or of `camshaft.hooks_core.support.remote_files` for a
+    URL; directories are created as needed.
 
     Raises:
         IsADirectoryError: If the target is a directory that is no checkpoint.

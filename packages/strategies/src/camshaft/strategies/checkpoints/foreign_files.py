@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 from camshaft.strategies.checkpoints.contents import CheckpointError, Keys, leave_out, name_of, unreadable
 from camshaft.strategies.launch.rank_zero import is_rank_zero
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from camshaft.hooks_core import remote_files
-from camshaft.hooks_core.durable_files import previous_of
+from camshaft.hooks_core.support import remote_files
+from camshaft.hooks_core.support.durable_files import previous_of
 from camshaft.strategies.checkpoints.contents import (
     ObjectsError,
     is_trusted,

@@ -41,8 +41,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
-from camshaft.hooks_core.durable_files import flush, lock, new_partial_name, remove
-from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, size_of
+from camshaft.hooks_core.support.durable_files import flush, lock, new_partial_name, remove
+from camshaft.hooks_core.support.remote_files import exists, is_url, join, local_path, size_of
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, CheckpointError, first_line, unreadable
 from camshaft.strategies.checkpoints.file import (
     PLAIN_FILE,
@@ -66,8 +66,8 @@ def write_sharded(
 
     Collective among the group, in any thread; an error of one rank is raised on all. A directory beside the target is
     written and flushed to disk; rank 0 renames it after all are done. A killed writer leaves a directory that
-    `camshaft.hooks_core.durable_files.abandoned_files` finds. In a store files with names of their own are written into
-    the directory itself, and rank 0 publishes the plain part, which lists them.
+    `camshaft.hooks_core.support.durable_files.abandoned_files` finds. In a store files with names of their own are
+    written into the directory itself, and rank 0 publishes the plain part, which lists them.
 
     Args:
         plain: Plain values, with placeholders; those of rank 0 are written.

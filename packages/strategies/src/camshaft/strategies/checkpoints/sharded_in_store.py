@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
-from camshaft.hooks_core.remote_files import files_below, join, make_folder, new_file, remove
+from camshaft.hooks_core.support.remote_files import files_below, join, make_folder, new_file, remove
 from camshaft.strategies.checkpoints.file import PLAIN_FILE, check_replaceable_in_store, write_plain
 
 _METADATA_FILE = ".metadata"

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Collectives, PendingSave
-from camshaft.hooks_core.remote_files import is_folder
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import is_folder
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, Keys, is_sharded, name_of, separate
 from camshaft.strategies.checkpoints.file import write_plain
 from camshaft.strategies.checkpoints.reading import locate, read_checkpoint, with_objects

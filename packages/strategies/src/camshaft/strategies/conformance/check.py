@@ -14,8 +14,8 @@ from types import FunctionType, MappingProxyType, ModuleType
 import torch
 from attrs import frozen
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.conformance import protocol_checks, training_checks
 from camshaft.strategies.conformance.trial import CheckStopped, OutOfStepError, Ranks, Trial
 

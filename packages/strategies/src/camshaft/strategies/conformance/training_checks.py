@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from camshaft.hooks_core.optimizer_step import needs_closure
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.optimizer_step import needs_closure
 from camshaft.strategies.conformance.training import StrategyRun, Subject, adam, midpoint, momentum, one, sgd, whole
 from camshaft.strategies.conformance.trial import Trial, same, shorten
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.launch.peers import to_stored
 
 _POLL_SECONDS = 0.002

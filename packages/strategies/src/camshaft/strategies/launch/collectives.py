@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import ReduceOp
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 
 T = TypeVar("T")

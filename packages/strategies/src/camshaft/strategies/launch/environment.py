@@ -16,7 +16,7 @@ from typing import Literal
 import torch.distributed as dist
 from attrs import frozen
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 
 Source = Literal["initialised", "variables", "slurm", "alone"]

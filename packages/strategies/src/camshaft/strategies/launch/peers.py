@@ -22,7 +22,7 @@ import torch.distributed as dist
 from attrs import evolve, field, frozen
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from camshaft.hooks_core.processes import current_run, running_hook
+from camshaft.hooks_core.support.processes import current_run, running_hook
 
 _STDERR = 2
 _NUM_NAMED = 8

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from attrs import frozen
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 from camshaft.strategies.launch.environment import ProcessEnvironment, check_int
 

@@ -31,8 +31,8 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 from torch.distributed.distributed_c10d import _get_default_store  # it has no public name
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.processes import make_forks_safe
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.processes import make_forks_safe
 from camshaft.strategies.launch.environment import ProcessEnvironment, restart_count
 from camshaft.strategies.launch.failures import FailureWatch
 

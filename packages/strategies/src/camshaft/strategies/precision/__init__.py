@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from camshaft.hooks_core.on_demand import on_demand
+from camshaft.hooks_core.support.on_demand import on_demand
 from camshaft.strategies.precision.choice import PRECISIONS, choose_precision
 from camshaft.strategies.precision.formats import AutocastPrecision, Precision, TruePrecision
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import map_nested
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.transfer import map_nested
 from camshaft.strategies.checks import require
 
 TRUE_DTYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64}

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.optimizer_step import replace_step, steps_with_closure
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.optimizer_step import replace_step, steps_with_closure
 from camshaft.strategies.checks import require
 from camshaft.strategies.precision.formats import AutocastPrecision
 

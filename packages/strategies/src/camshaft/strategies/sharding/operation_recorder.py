@@ -16,7 +16,7 @@ from torch import Generator, Tensor, UntypedStorage
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 WHERE = "the hooks that build the model"
 META = torch.device("meta")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 
 class GradientNorms(Callback):

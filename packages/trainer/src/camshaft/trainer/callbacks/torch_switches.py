@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 

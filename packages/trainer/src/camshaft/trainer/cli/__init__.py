@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from camshaft.hooks_core.on_demand import on_demand
+from camshaft.hooks_core.support.on_demand import on_demand
 
 if TYPE_CHECKING:
     from camshaft.trainer.cli.argument_parser import TrainerArgumentParser

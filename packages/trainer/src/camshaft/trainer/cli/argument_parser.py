@@ -17,7 +17,7 @@ from jsonargparse.typing import class_from_function
 from torch.optim import Optimizer
 
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.trainer.cli.class_types import (
     CallbackClass,
     ClassType,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import exists, join, local_copy, local_path
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import exists, join, local_copy, local_path
 from camshaft.strategies import CheckpointError
 from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
 from camshaft.trainer.cli.added_commands import added_commands

@@ -9,8 +9,8 @@ from typing import Any
 
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.remote_files import exists, is_url, join, parent_of, replace_file
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.remote_files import exists, is_url, join, parent_of, replace_file
 
 
 class SaveConfigCallback(Callback):

@@ -18,8 +18,8 @@ from jsonargparse.typing import class_from_function
 from torch.optim import Optimizer
 
 from camshaft.hooks_core import is_overridden
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import exists, local_path
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.remote_files import exists, local_path
 from camshaft.strategies import read_checkpoint
 from camshaft.trainer.cli.argument_parser import AUTOMATIC, TrainerArgumentParser
 from camshaft.trainer.cli.instantiation import Instantiator, named_classes

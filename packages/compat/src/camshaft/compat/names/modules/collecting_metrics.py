@@ -12,7 +12,7 @@ from torchmetrics.utilities import dim_zero_cat
 from camshaft.compat.names.modules import functional_metrics as functions
 from camshaft.compat.names.modules.metrics import Metric, earlier_arguments
 from camshaft.compat.names.stand_ins import StandIn
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 
 class _OfCounts(Metric):

@@ -12,7 +12,7 @@ from torch import Tensor
 from camshaft.compat.names.modules.metrics import Metric
 from camshaft.compat.names.utilities.collectives import sync_ddp_if_available
 from camshaft.compat.names.utilities.functions import apply_to_collection
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _VALUES = (Tensor, np.ndarray, Number)
 

@@ -17,7 +17,7 @@ from torchmetrics.functional.image import peak_signal_noise_ratio, structural_si
 from torchmetrics.utilities import reduce
 
 from camshaft.compat.names.modules.metrics import correct_labels, earlier_arguments, labels_of
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 _ACTION = "Use the function of `torchmetrics.functional`, where `task=` says what is classified."
 

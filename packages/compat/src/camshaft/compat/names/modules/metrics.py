@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmetrics.image import PeakSignalNoiseRatio, StructuralSimilarityIndexMeasure
 
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 
 def labels_of(preds: Tensor, target: Tensor, threshold: float, where: str) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from camshaft.compat.names.plugins.registries import Registry
 from camshaft.compat.private_parts import ConnectorView
 from camshaft.compat.trainer import Trainer
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _ALL = -1
 

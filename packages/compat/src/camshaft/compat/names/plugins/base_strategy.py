@@ -29,8 +29,8 @@ from camshaft.compat.names.plugins.overrides import (
 )
 from camshaft.compat.names.plugins.precision import view_of
 from camshaft.compat.names.stand_ins import StandIn
-from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import PendingSave
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import ObjectsInPlace, TorchStrategy, choose_device
 from camshaft.strategies import SingleDeviceStrategy as _SingleDeviceStrategy
 from camshaft.strategies.precision import Precision

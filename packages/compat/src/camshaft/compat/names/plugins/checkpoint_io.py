@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from camshaft.hooks_core import remote_files
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import map_nested
+from camshaft.hooks_core.support import remote_files
+from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.transfer import map_nested
 from camshaft.strategies import read_checkpoint, write_checkpoint
 
 _Path = str | os.PathLike[str]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from camshaft.compat.names.plugins.overrides import is_overridden
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _LOCAL_HOST = "127.0.0.1"
 _DEFAULT_PORT = 12910

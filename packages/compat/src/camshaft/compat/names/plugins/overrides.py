@@ -16,7 +16,7 @@ import attrs
 from torch import nn
 from torch.optim import Optimizer
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies import ObjectsInPlace
 
 _Call = Callable[..., Any]

@@ -24,8 +24,8 @@ from camshaft.compat.names.plugins.overrides import (
     translate_overrides,
 )
 from camshaft.compat.names.stand_ins import StandIn
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.transfer import map_nested
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.transfer import map_nested
 from camshaft.strategies.precision import AutocastPrecision, ScaledPrecision, TruePrecision, choose_precision
 from camshaft.strategies.precision import Precision as _Precision
 

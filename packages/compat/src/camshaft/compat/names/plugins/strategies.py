@@ -21,7 +21,7 @@ from camshaft.compat.names.plugins.environments import (
 )
 from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import DDPStrategy as _DDPStrategy
 from camshaft.strategies import ParallelStrategy as _ParallelStrategy
 from camshaft.strategies import choose_device, find_process_environment

@@ -12,7 +12,7 @@ from camshaft.callbacks import EarlyStopping as _EarlyStopping
 from camshaft.callbacks import LearningRateMonitor as _LearningRateMonitor
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
 from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
 """The default of an argument for which None means something."""

@@ -14,7 +14,7 @@ from camshaft.callbacks import LearningRateFinder as _LearningRateFinder
 from camshaft.callbacks.finders.learning_rate_finder import SmoothedLoss
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.compat.names.utilities.functions import logger
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 from camshaft.trainer import Tuner as _Tuner
 
 _SMOOTHING = 0.98

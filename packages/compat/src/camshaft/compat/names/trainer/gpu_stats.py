@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from camshaft.callbacks import DeviceStatsMonitor
 from camshaft.compat.names.stand_ins import StandIn
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.support.messages import warn_user
 
 
 class GPUStatsMonitor(DeviceStatsMonitor, metaclass=StandIn):

@@ -24,8 +24,8 @@ from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperimen
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument, warn_of_overrides
 from camshaft.compat.names.utilities.functions import flatten_dict
-from camshaft.hooks_core.messages import warn_user
-from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, remove, replace_file
+from camshaft.hooks_core.support.messages import warn_user
+from camshaft.hooks_core.support.remote_files import exists, is_url, join, local_path, remove, replace_file
 from camshaft.strategies import is_rank_zero
 from camshaft.trainer.loggers import SilentLogger
 

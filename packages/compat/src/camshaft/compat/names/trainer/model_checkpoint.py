@@ -18,8 +18,8 @@ from camshaft.callbacks.checkpoints.files import point_last_at
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument, same_as
 from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import absolute, is_url, parent_of
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.remote_files import absolute, is_url, parent_of
 
 _CHECKPOINT = "ModelCheckpoint"
 _BEHIND_FILENAME = ("monitor", "verbose", "save_last", "save_top_k")  # of all releases since 1.2

@@ -12,7 +12,7 @@ from camshaft.callbacks import ProgressBar as _ProgressBar
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core.dispatch.implementation import mentions_method
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 if TYPE_CHECKING:
     _Bar = _ProgressBar

@@ -10,7 +10,7 @@ from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks.arguments import check_installed
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.compat.names.trainer.progress_bars import LightningBar, overridden_names, todays_refresh_rate
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 _DRAWING = {
     *("_init_progress", "_add_task", "_initialize_train_progress_bar_id", "_update", "_stop_progress", "refresh"),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from torch.utils._pytree import tree_flatten, tree_unflatten  # as Lightning takes collections apart
 
 from camshaft.compat.names.stand_ins import StandIn
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops import CombinedLoader as _CombinedLoader
 from camshaft.loops.data.combined_loader import UNKNOWN, CombinationMode, length_of
 

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from types import FrameType
 from typing import Any
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 
 
 def get_init_args(frame: FrameType) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from torch.utils.data import IterableDataset
 
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core import is_overridden as _is_overridden
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.transfer import move_to_device
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.transfer import move_to_device
 from camshaft.loops.data.combined_loader import CombinationMode
 from camshaft.loops.data.combined_loader import CombinedLoader as _CombinedLoader
 from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, isolated_randomness, seed_worker
@@ -129,7 +129,7 @@ def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
 
 
 def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
-    """Move every tensor of a batch to a device; see `camshaft.hooks_core.transfer`."""
+    """Move every tensor of a batch to a device; see `camshaft.hooks_core.support.transfer`."""
     return move_to_device(batch, torch.device(device))
 
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from camshaft.compat.names.utilities.functions import apply_to_collection, move_data_to_device
 from camshaft.compat.names.utilities.types_and_flags import MisconfigurationException
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 
 def optimizers_to_device(optimizers: Iterable[Optimizer], device: Any) -> None:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from camshaft.callbacks import summarize as _summarize
 from camshaft.callbacks.progress.example_forward import reason_not_to_run, run_example
-from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 _UNKNOWN_SIZE = "?"
 _DEPTHS = {"top": 1, "full": -1}

@@ -15,8 +15,8 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from camshaft.compat.data_module import DataModule
 from camshaft.compat.module import TrainingModule
 from camshaft.hooks_core import is_overridden
-from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import exists, is_url
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.remote_files import exists, is_url
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, NAME_KEY, accepted_by, parameters_of
 
 _Path = str | os.PathLike[str]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.trainer import states
 
 _DEVICE = torch.device | str | int

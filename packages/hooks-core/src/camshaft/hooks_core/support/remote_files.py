@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
-from camshaft.hooks_core import durable_files
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.support import durable_files
+from camshaft.hooks_core.support.messages import must_be
 
 INDEX_FILE = "plain.ckpt"
 """The file of a folder that is written last and removed first, so that a folder with it is whole."""
