@@ -400,7 +400,7 @@ LOOPS = (FitLoop, ValidationLoop, TestLoop, PredictLoop)
 # checkpoints
 
 
-def loops_of_lightning(loop: FitLoop) -> dict[str, Any]:
+def loops_of_lightning(loop: Any) -> dict[str, Any]:
     """Return the entry "loops" of Lightning's checkpoints, by what is known of a fit.
 
     At the end of an epoch it is the one that Lightning saves there: the epoch is processed, but not yet completed.
