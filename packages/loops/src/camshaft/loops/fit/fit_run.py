@@ -261,7 +261,7 @@ class FitRun:
             run.metrics.moment = None
         self._final = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
 
-    def release(self) -> None:
+    def finish(self) -> None:
         """Keep the final state, and release the loaders with their worker processes."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of loaders without state: no checkpoint has been requested yet

@@ -92,7 +92,7 @@ class FitLoop:
             else:
                 data.prepare_first_epoch(is_read=False)
             run.save_point()
-            fit.release()
+            fit.finish()
         finally:
             self._settings = self.settings
             fit.close()
