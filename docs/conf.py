@@ -26,7 +26,6 @@ extensions = [
     "gallery",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "docstring_sentences",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",

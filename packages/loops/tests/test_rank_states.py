@@ -12,8 +12,8 @@ from bare_ranks import ThreadedStrategy, on_ranks
 from ranks_in_threads import Exchange
 from torch import Tensor
 
-from camshaft.loops.fit.resume import of_this_rank
-from camshaft.loops.fit.saving import of_all_ranks
+from camshaft.loops.fit.resume import rank_state
+from camshaft.loops.fit.saving import gather_rank_states
 from camshaft.loops.state.random_state import random_state, restore_random_state
 
 
@@ -27,26 +27,26 @@ def strategy_of(rank: int, size: int) -> ThreadedStrategy:
 
 def test_one_process_adds_nothing() -> None:
     own = state(0)
-    assert of_all_ranks(own, strategy_of(0, 1)) is own
+    assert gather_rank_states(own, strategy_of(0, 1)) is own
 
 
 def test_every_rank_gets_its_own_state_back() -> None:
-    checkpoints = on_ranks(3, lambda strategy: of_all_ranks(state(strategy.global_rank), strategy))
+    checkpoints = on_ranks(3, lambda strategy: gather_rank_states(state(strategy.global_rank), strategy))
     for checkpoint in checkpoints:  # the same on all ranks
         for rank in range(3):
-            own = of_this_rank(checkpoint, strategy_of(rank, 3))
+            own = rank_state(checkpoint, strategy_of(rank, 3))
             assert (own["fit"]["metrics"], own["rng"]) == (rank, f"numbers of {rank}")
 
 
 def test_gradients_that_all_ranks_share_are_kept_once() -> None:
     def save(strategy: ThreadedStrategy) -> dict[str, Any]:
         rank = strategy.global_rank
-        return of_all_ranks(state(rank, same=torch.ones(2), own=torch.full((2,), float(rank))), strategy)
+        return gather_rank_states(state(rank, same=torch.ones(2), own=torch.full((2,), float(rank))), strategy)
 
     checkpoint = on_ranks(2, save)[0]
     assert list(checkpoint["fit"]["gradients"]) == ["same"]
     assert [list(its["fit"]["gradients"]) for its in checkpoint["ranks"]] == [["own"], ["own"]]
-    gradients = of_this_rank(checkpoint, strategy_of(1, 2))["fit"]["gradients"]
+    gradients = rank_state(checkpoint, strategy_of(1, 2))["fit"]["gradients"]
     assert torch.equal(gradients["same"], torch.ones(2)) and torch.equal(gradients["own"], torch.ones(2))
 
 
@@ -54,10 +54,10 @@ def test_gradients_that_all_ranks_share_are_kept_once() -> None:
 def test_a_gradient_that_only_some_ranks_have_is_theirs_alone(has_gradient: int) -> None:
     def save(strategy: ThreadedStrategy) -> dict[str, Any]:
         mine = {"own": torch.ones(1)} if strategy.global_rank == has_gradient else {}
-        return of_all_ranks(state(strategy.global_rank, **mine), strategy)
+        return gather_rank_states(state(strategy.global_rank, **mine), strategy)
 
     checkpoint = on_ranks(2, save)[0]
-    found = [list(of_this_rank(checkpoint, strategy_of(rank, 2))["fit"]["gradients"]) for rank in range(2)]
+    found = [list(rank_state(checkpoint, strategy_of(rank, 2))["fit"]["gradients"]) for rank in range(2)]
     assert found == [["own"] if rank == has_gradient else [] for rank in range(2)]
 
 
@@ -88,7 +88,7 @@ def loader() -> Any:
 @pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (2, 3)])
 def test_inside_an_epoch_the_number_of_processes_must_be_the_same(then: int, now: int) -> None:
     with pytest.raises(ValueError, match=rf"`number of processes` must be that of the checkpoint \({then}\).*epoch 0"):
-        of_this_rank(saved(then, inside=True), strategy_of(0, now))
+        rank_state(saved(then, inside=True), strategy_of(0, now))
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (2, 3)])
@@ -104,7 +104,7 @@ def test_from_an_epochs_end_any_number_of_processes_goes_on(then: int, now: int)
 
 def test_a_process_that_had_no_random_numbers_gets_others_than_the_first_always_the_same() -> None:
     checkpoint = saved(1, inside=False)
-    states = [of_this_rank(checkpoint, strategy_of(rank, 3))["rng"] for rank in (0, 1, 2, 2)]
+    states = [rank_state(checkpoint, strategy_of(rank, 3))["rng"] for rank in (0, 1, 2, 2)]
 
     def draw(state: dict[str, Any]) -> float:
         restore_random_state(state)

@@ -132,7 +132,7 @@ class EarlyStopping(Callback):
 
     @property
     def state_key(self) -> str:
-        """Class name, metric and direction: two of these in one trainer keep their memory apart."""
+        """Class name, metric and direction; two of these in one trainer have separate states."""
         return f"{type(self).__qualname__}{ {'monitor': self.monitor, 'mode': self.mode}!r}"
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:

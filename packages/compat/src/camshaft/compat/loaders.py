@@ -169,7 +169,7 @@ class LightningFitData(FitData):
             self._awaited = state["batches"], num_done
             self.batches.awaits_loader = True
 
-    def tell_epoch(self) -> None:
+    def set_epoch(self) -> None:
         """Tell the samplers of the training loader which epoch begins."""
         set_epoch(self.loader, self._progress.current_epoch, of_datasets=False)
 
@@ -194,7 +194,7 @@ class LightningFitData(FitData):
         is_resumed = run.checkpoint is not None
         if epoch == 0 and is_read and not is_resumed:
             self._begin_in_vain()
-            self.tell_epoch()
+            self.set_epoch()
             self.batches.begin()
         elif not is_resumed:
             self._draw_begin()

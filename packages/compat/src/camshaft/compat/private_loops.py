@@ -131,7 +131,7 @@ class FitLoop(_LoopNames, loops.FitLoop):
 
     @property
     def epoch_loop(self) -> FitLoop:
-        """The loop itself: Lightning keeps limits in steps, batches and validation in a loop of its own."""
+        """The loop itself; Lightning keeps limits in steps, batches and validation in a loop of its own."""
         return self
 
     @property
@@ -206,7 +206,7 @@ class FitLoop(_LoopNames, loops.FitLoop):
 
     @property
     def _batches_that_stepped(self) -> int:
-        """Number of updates as loggers count them: that of the batch counts when the batch is over."""
+        """Number of updates as loggers count them; that of the batch counts when the batch is over."""
         epoch = None if self._fit is None else self._fit.epoch
         is_inside = epoch is not None and self.trainer.current_run.batch_idx is not None
         step = epoch.step_before if epoch is not None and is_inside else self.progress.global_step
@@ -239,7 +239,7 @@ class _OfEvaluation(_LoopNames, loops.EvaluationLoop):
 
     @property
     def batch_progress(self) -> BatchProgressView:
-        """Counters of batches: `current`, those of the current or last run, and `total`, those of all runs."""
+        """Counters of batches in the current or last run (`current`) and in all runs (`total`)."""
         return BatchProgressView(self.progress, self._earlier_batches)
 
     @property

@@ -151,7 +151,7 @@ class UpdateProgressView:
 
     @property
     def total(self) -> UpdateProgressView:
-        """The counters themselves: those of all epochs, of the only optimizer or of all."""
+        """The counters themselves, those of all epochs, of the only optimizer or of all."""
         return self
 
     optimizer = step = optim_progress = optim_step_progress = total

@@ -99,7 +99,7 @@ class Result(dict[str, Any]):
         *args: Any,
         **options: Any,
     ) -> None:
-        """Log a value when the step returns this: in training for the step, else for the epoch, unless it is said.
+        """Log a value when the step returns this: per step in training, else per epoch by default.
 
         With both it is logged as `step_<name>` and `epoch_<name>`. The options are those of `TrainingModule.log`.
         """
@@ -127,7 +127,7 @@ class Result(dict[str, Any]):
         on_epoch: bool = True,
         **options: Any,
     ) -> None:
-        """Log each value of a dictionary: for the epoch, unless it is said, in training as well.
+        """Log each value of a dictionary, per epoch by default, in training as well.
 
         Args:
             dictionary: The values by name.
@@ -170,7 +170,7 @@ def read_result(run: Run, step: str, returned: Any) -> Any:
     """Log what a result holds, where a step returned one.
 
     Returns:
-        What counts as returned: the loss of a training step, or a dictionary with it and what else the result has
+        The result proper, which is the loss of a training step, or a dictionary with it and what else the result has
         beside what is logged; what is no result as it is.
 
     Raises:

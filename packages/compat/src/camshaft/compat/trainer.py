@@ -345,7 +345,7 @@ class Trainer(ArgparseArguments, _Trainer):
             train_dataloader: A name that `train_dataloaders` had.
 
         Returns:
-            What was found: the size as "scale_batch_size", the `LearningRateCurve` as "lr_find".
+            The size as "scale_batch_size" and the `LearningRateCurve` as "lr_find", where searched for.
 
         Raises:
             RuntimeError: If the trainer was made with neither `auto_lr_find` nor `auto_scale_batch_size`.
@@ -431,7 +431,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def total_batches(self) -> int | float:
-        """Batches of an epoch: of training, and of each validation in it."""
+        """Batches of an epoch, those of training and of each validation in it."""
         num_training = 0 if self.fit_loop.loader is None else self.num_training_batches
         interval = self.val_check_interval
         if not num_training or not self._validates_epoch or not isinstance(interval, (int, float)):
@@ -541,7 +541,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def use_dp(self) -> bool:
-        """False: one process computes on one device."""
+        """False, since one process computes on one device."""
         return False
 
     use_ddp2 = use_single_gpu = use_tpu = on_tpu = use_horovod = data_parallel = use_dp
@@ -581,7 +581,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def checkpoint_dir(self) -> str:
-        """Directory of checkpoints whose callback has no `dirpath`: by the first logger's names, as in Lightning."""
+        """Directory of checkpoints whose callback has no `dirpath`, by the first logger's names, as in Lightning."""
         if not self.loggers:
             return super().checkpoint_dir
         return str(import_module(_LOGGERS).checkpoint_dir_of(self.logger, self.default_root_dir))

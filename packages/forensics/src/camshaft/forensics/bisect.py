@@ -20,7 +20,7 @@ from camshaft.forensics.replay.fit import Observer, Replay, ledger_check, step_o
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import is_url
 from camshaft.loops import SaveRequest
-from camshaft.loops.fit.trial import undone
+from camshaft.loops.fit.trial import rollback
 from camshaft.loops.lifecycle import EndOfVerb
 from camshaft.trainer.running import VerbCall
 
@@ -178,7 +178,7 @@ class _Look(Observer):
     def look(self, trainer: Any) -> bool:
         """Return whether the predicate holds in any process, and leave no trace. Collective."""
         run, strategy = trainer.current_run, trainer.strategy
-        with undone(run, trainer.fit_loop.data), trainer.silenced(), torch.no_grad():
+        with rollback(run, trainer.fit_loop.data), trainer.silenced(), torch.no_grad():
             holds = bool(self._when(run.module))
         if strategy.world_size > 1:
             holds = bool(strategy.reduce(torch.tensor(int(holds)), "max").item())

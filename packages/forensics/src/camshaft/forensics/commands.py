@@ -42,8 +42,8 @@ def compare(words: Sequence[str]) -> int:
         words: The words after `compare`.
 
     Returns:
-        The exit status: 0 if they are equal, 1 if they part or one is longer, 2 if a ledger is missing or damaged, the
-        ledgers have no update in common, or the drawing cannot be made.
+        The exit status, which is 0 if they are equal, 1 if they part or one is longer, 2 if a ledger is missing or
+        damaged, the ledgers have no update in common, or the drawing cannot be made.
 
     Raises:
         SystemExit: With 2 if the words are no arguments of it, with 0 after `--help`.
@@ -76,8 +76,8 @@ def replay(words: Sequence[str]) -> int:
         words: The words after `replay`.
 
     Returns:
-        The exit status: 0 if the step equals the captured one or the ledger, 1 if not, 2 if the capture is missing or
-        damaged, or of another module.
+        The exit status, which is 0 if the step equals the captured one or the ledger, 1 if not, 2 if the capture is
+        missing or damaged, or of another module.
 
     Raises:
         SystemExit: With 2 if the words are no arguments of it, with 0 after `--help`.
@@ -123,7 +123,7 @@ def bisect(words: Sequence[str]) -> int:
         words: The words after `bisect`: the options of a fit, and those of `camshaft.forensics.bisect`.
 
     Returns:
-        The exit status: 0, or 1 if a replay departs from the ledger.
+        The exit status, which is 0, or 1 if a replay departs from the ledger.
 
     Raises:
         SystemExit: With 2 if the words are no arguments of it, with 0 after `--help`.

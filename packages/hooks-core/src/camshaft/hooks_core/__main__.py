@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line; the process's own by default.
 
     Returns:
-        The exit code: 0; 1 if `check` found faults; 2 if the command cannot be carried out.
+        The exit code, which is 0; 1 if `check` found faults; 2 if the command cannot be carried out.
     """
     parsed = _parser().parse_args(arguments)
     try:

@@ -648,7 +648,7 @@ class Callback:
         return found
 
     def __getstate__(self) -> Any:
-        """Return what copies and pickles hold: not the module of a run, and None for what `_of_run` names."""
+        """Exclude run state from pickles: the module of a run, and what `_of_run` names."""
         state = super().__getstate__()
         if isinstance(state, dict):
             of_run = self._of_run

@@ -90,7 +90,7 @@ class Strategy(Collectives, Protocol):
         Called once per run, after the module is configured, before its weights are loaded and its optimizers are built.
 
         Returns:
-            The prepared module, for callers that set one up by hand. The loops do not use it: they keep the module that
+            The prepared module, for callers that set one up by hand. The loops do not use it; they keep the module that
             they passed, and reach its wrappers through the steps that `wrap_step` returned.
         """
 
@@ -142,7 +142,7 @@ class Strategy(Collectives, Protocol):
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
         """Differentiate a scalar loss, by `loss.backward()` or by what the module overrides that with.
 
-        Either gets the loss as it is to be differentiated, scaled if need be. Collective if gradients are reduced.
+        Receives the scaled loss. Collective if gradients are reduced.
         """
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:

@@ -42,12 +42,12 @@ class StrategyDefaults:
 
     @property
     def data_rank(self) -> int:
-        """Index of this process among the data-parallel ones: every process has data of its own."""
+        """Index of this process among the data-parallel ones; every process has data of its own."""
         return self.global_rank
 
     @property
     def num_data_ranks(self) -> int:
-        """Number of data-parallel processes: all of them."""
+        """Number of data-parallel processes, all of them."""
         return self.world_size
 
     def connect(self) -> None:
@@ -196,7 +196,7 @@ class StrategyDefaults:
         """Write a checkpoint with `torch.save` on the first process, durably and atomically, to a path or URL.
 
         Returns:
-            None: it is durable.
+            None, since it is durable.
 
         Raises:
             OSError: If the disk refuses; the file is as it was then.

@@ -297,7 +297,7 @@ class Event:
 
     @property
     def label(self) -> str:
-        """Receiver with its kind, such as "callback:EarlyStopping"."""
+        """Receiver with its kind, such as `callback:EarlyStopping`."""
         return f"{self.receiver_kind}:{self.receiver}"
 
     def __str__(self) -> str:
@@ -331,7 +331,7 @@ class Participant:
 
     @property
     def label(self) -> str:
-        """Name with the kind, such as "callback:EarlyStopping"."""
+        """Name with the kind, such as `callback:EarlyStopping`."""
         return f"{self.kind}:{self.name}"
 
     def rank(self, hook: str) -> int:

@@ -9,11 +9,10 @@ from camshaft.loops.fit.loop import FitLoop
 from camshaft.loops.fit.saving import collect
 from camshaft.loops.lifecycle import run_verb
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, LRSchedulerConfig
-from camshaft.loops.optimization.mode import OptimizationFactory, StandardOptimizationFactory, UpdateMode
+from camshaft.loops.optimization.mode import StandardOptimizationFactory, UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings
-from camshaft.loops.state.checkpoint_adapter import CheckpointAdapter
 from camshaft.loops.state.progress import Counters, FitProgress
-from camshaft.loops.state.run import EpochState, FitOrder, Run, SaveRequest
+from camshaft.loops.state.run import CheckpointAdapter, EpochState, FitOrder, OptimizationFactory, Run, SaveRequest
 
 __all__ = [
     "CheckpointAdapter",

@@ -245,12 +245,12 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
 
 
 class Borrowed:
-    """Module and data module of a trainer that runs, during a verb of another trainer.
+    """Restores a module borrowed from another running trainer.
 
     A hook of a fit may let a second trainer validate or test the fit's module on other data, as a probe does while a
-    representation is learned. Afterwards the module knows the
-    fit's trainer and log again, and its modes, the states of its metrics, and device and number format of its
-    parameters and buffers are as before. A module that no running trainer has is left as the verb leaves it.
+    representation is learned. Afterwards the module has the fit's trainer and log again; its modes, the states of its
+    metrics, and device and dtype of its parameters and buffers are as before. A module that no running trainer has is
+    left as the verb leaves it.
 
     Args:
         module: The module, before the second trainer is attached to it.

@@ -438,8 +438,8 @@ class Trainer:
                 instead of those of its own batches.
 
         Returns:
-            The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
-            if they are not wanted.
+            The predictions on the CPU, as a list with an item per batch, or a list of such lists for several loaders;
+            None if they are not wanted.
         """
         self.predict_loop.return_predictions = return_predictions is None or return_predictions
         self.predict_loop.gather = gather
@@ -649,7 +649,7 @@ class Trainer:
 
     @property
     def limit_train_batches(self) -> int | float:
-        """Part of a training epoch to take: an int is a number of batches, a float a share."""
+        """Part of a training epoch to take; an int is a number of batches, a float a share."""
         return self.fit_loop.limits.train_limit[0]
 
     @limit_train_batches.setter
@@ -751,7 +751,7 @@ class Trainer:
 
     @property
     def train_dataloader(self) -> Any:
-        """Training loader of the current or last verb as it was given: one loader, a list or a dictionary.
+        """Training loader of the current or last verb as it was given (one loader, a list or a dictionary).
 
         None before fit has asked for it, and in other verbs. With several processes each loader is replaced by this
         process's share of it; see `use_distributed_sampler`.
@@ -784,7 +784,7 @@ class Trainer:
 
     @property
     def state(self) -> TrainerState:
-        """State of the trainer now: verb, stage, and how the last verb ended. Its parts equal strings such as "fit"."""
+        """Verb, stage, and how the last verb ended. Its parts equal strings such as "fit"."""
         return TrainerState(self.verb_state.status, TrainerFn(self._verb) if self._verb else None, self._stage)
 
     @property
@@ -982,7 +982,7 @@ class Trainer:
 
     @property
     def checkpoint_dir(self) -> str:
-        """Directory of checkpoints whose callback has no `dirpath`: "checkpoints" in `log_dir`."""
+        """Directory of checkpoints whose callback has no `dirpath`, which is "checkpoints" in `log_dir`."""
         return join(self.log_dir, "checkpoints")
 
     def find_log_dir(self) -> str:
@@ -1024,7 +1024,7 @@ class Trainer:
 
     @property
     def checkpoint_callbacks(self) -> list[Checkpoint]:
-        """Every callback that saves checkpoints: whose base class is `Checkpoint`, as that of `ModelCheckpoint`."""
+        """Every callback whose base class is `Checkpoint`, as that of `ModelCheckpoint`."""
         return [callback for callback in self.callbacks if isinstance(callback, stock.Checkpoint)]
 
     @property

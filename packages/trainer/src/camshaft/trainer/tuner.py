@@ -30,7 +30,7 @@ class Tuner:
     """Searches a learning rate or a batch size for a module, and sets what it found; nothing is trained.
 
     A search is the beginning of a fit: data are prepared, `setup` is called, loaders are requested and optimizers are
-    configured. Trial steps are then made and undone, and the fit ends before its first epoch, with `teardown`. Of the
+    configured. Trial steps are made and rolled back, and the fit ends before its first epoch, with `teardown`. Of the
     trainer's callbacks only `setup`, `teardown` and `on_exception` are called, and loggers get nothing. Afterwards
     weights and the trainer's progress and limits are as before, and random numbers as after `setup`; the next fit
     configures its optimizers with the new value.

@@ -43,8 +43,8 @@ class BatchSizeFinder(SearchBeforeFit):
     """Tries batch sizes when a fit starts, and trains with the largest that fits into memory.
 
     For each size the attribute is set, a loader is requested from `train_dataloader`, and some training steps are made
-    and undone: the fit that follows is the same as one that starts with the size that was found. The loaders are then
-    requested again. It runs once, at the start of a fit; a resumed fit takes the size from the checkpoint, before
+    and rolled back: the fit that follows is the same as one that starts with the size that was found. The loaders are
+    then requested again. It runs once, at the start of a fit; a resumed fit takes the size from the checkpoint, before
     loaders are requested, and does not search. Under `fast_dev_run` it does nothing.
 
     The search ends early if an epoch is a single batch, since a larger size would change nothing. It tells how it goes

@@ -1,4 +1,4 @@
-"""Trial training steps that are undone, and the base class of callbacks that make them before a fit."""
+"""Trial training steps that are rolled back, and the base class of callbacks that make them before a fit."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ class RunFolderLogger(Logger):
 
     def finalize(self, status: str) -> None:
         """Release the claimed version if nothing was written to its folder."""
-        release = _CLAIMS.pop(self, None)
-        if release is not None and release():
+        give_up = _CLAIMS.pop(self, None)
+        if give_up is not None and give_up():
             self._version = None
 
     def _claim_version(self) -> int:

@@ -139,7 +139,7 @@ class WandbLogger(CheckpointLogger):
 
     @property
     def log_dir(self) -> str:
-        """Folder for files of the run that are not uploaded with it, such as checkpoints: by project and id."""
+        """Folder for files of the run that are not uploaded with it, such as checkpoints; named by project and id."""
         return os.path.join(self._save_dir, self.name, self.version)
 
     @property

@@ -363,7 +363,7 @@ class NPZPredictionWriter(PredictionFiles):
             dataloader_idx: Index of the loader.
 
         Returns:
-            Arrays by column, with a row for each sample: in the order of the dataset if the samples are known, else in
+            Arrays by column, with a row for each sample, in the order of the dataset if the samples are known, else in
             the order in which one process would have predicted them. Empty if nothing was predicted.
 
         Raises:
@@ -425,7 +425,7 @@ class ParquetPredictionWriter(PredictionFiles):
             dataloader_idx: Index of the loader.
 
         Returns:
-            A `pyarrow.Table` with a row for each sample: in the order of the dataset if the samples are known, else in
+            A `pyarrow.Table` with a row for each sample, in the order of the dataset if the samples are known, else in
             the order in which one process would have predicted them. Empty if nothing was predicted.
 
         Raises:

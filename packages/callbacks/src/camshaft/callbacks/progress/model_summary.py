@@ -285,7 +285,7 @@ class Summary:
 
     @property
     def model_size(self) -> float:
-        """Size of all parameters in MB: 1,000,000 bytes."""
+        """Size of all parameters in MB (1,000,000 bytes)."""
         return self.size_bytes / 1e6
 
     def columns(self) -> list[tuple[str, bool, list[str]]]:

@@ -345,7 +345,7 @@ def _reading_in(
         kind: The kind of receiver that the method belongs to.
         era: The era.
         arguments: The arguments.
-        moments: The hooks in whose moments it is called.
+        moments: The hooks it maps to.
     """
     of_one = arguments
     if spec.kind == "step" and spec.name != "predict_step":  # all others got the index of a single loader, too

@@ -86,7 +86,7 @@ class LedgerCheck(RunLedger):
 
     @property
     def state_key(self) -> str:
-        """The key of the ledger's own state: the place in the ledger, and the open windows."""
+        """The key of the ledger's own state, which is the place in the ledger and the open windows."""
         return self._state_key
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:

@@ -119,7 +119,7 @@ def nearest_checkpoint(path: str | os.PathLike[str] | None, step: int) -> str | 
             steps[one] = checkpoint["global_step"]
     early = [one for one, number in steps.items() if number <= step]
     if not early:
-        rule = f"a folder with a checkpoint of step {step:,} or earlier, from which training can go on"
+        rule = f"a folder with a checkpoint of step {step:,} or before, from which training can go on"
         action = "Pass another folder, or None to begin with the start of the run."
         raise FileNotFoundError(must_be("ckpt_path", rule, sorted(steps.values()), folder, action))
     return max(early, key=steps.__getitem__)
@@ -200,7 +200,7 @@ def _check_start(trainer: Trainer, run: Run, to_step: int) -> None:
         raise InvalidArgumentError("ckpt_path", rule, None, "replay", action)
     if step_of(run) >= to_step:
         rule = f"greater than the number of updates of the checkpoint ({step_of(run):,})"
-        action = "Pass an earlier checkpoint, or a folder of which the nearest is taken."
+        action = "Pass a previous checkpoint, or a folder of which the nearest is taken."
         raise InvalidArgumentError("to_step", rule, to_step, "replay", action)
     step_limit = trainer.fit_loop.limits.step_limit
     if to_step > step_limit:

@@ -106,7 +106,7 @@ def replay(
         weights_only: As in `Trainer.fit`.
 
     Returns:
-        The steps of the update: one, or one for each batch or split whose gradients were accumulated.
+        The steps of the update, one in all or one for each batch or split whose gradients were accumulated.
 
     Raises:
         TypeError, InvalidArgumentError: As in `Trainer.fit`; or if `to_step` is not after the checkpoint or beyond the

@@ -37,10 +37,10 @@ class EraSpec(HookSpec):
             pass them.
         aliases: Arguments of earlier eras that go by name alone, by their names of today, each with the names that
             signatures have for it. Underscores stand for the argument at their place.
-        today: Names of the hooks in whose moments it is called, for a hook that no present era has: hooks of today, or
-            what runners of eras call by a later name. Empty for hooks of today and for those without a counterpart.
+        today: Current hooks it maps to, for a hook that no present era has: hooks of today, or what runners of eras
+            call by a later name. Empty for hooks of today and for those without a counterpart.
         moments: The same as `today` in the eras, and in the releases of them ("1.1"), where they differ.
-        precedes: Whether it comes before the hooks in whose moments it is called; else it follows them.
+        precedes: Whether it comes before the hooks it maps to; else it follows them.
         condition: When a hook with `today` is called in that moment, as an expression of the arguments of today's hook;
             empty for always.
     """

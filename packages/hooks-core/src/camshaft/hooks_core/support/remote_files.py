@@ -268,7 +268,7 @@ def replace_file(path: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def local_copy(path: str) -> Iterator[Path]:
-    """Give the path of a file of this machine; of one in a store, that of a copy which ends with the block.
+    """Yield a local path; remote files are downloaded to a temporary copy.
 
     Raises:
         FileNotFoundError: If a store has no such file.
@@ -288,10 +288,10 @@ def local_copy(path: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def edit_file(path: str) -> Iterator[Path]:
-    """Give the path of a file of this machine; of one in a store, that of a copy which replaces it when the block ends.
+    """Yield a local path; remote files are downloaded, and uploaded on exit.
 
     Args:
-        path: The file; if there is none, the block may make one. Folders are made as needed.
+        path: The file, which need not exist. Folders are created as needed.
 
     Raises:
         OSError: If the store refuses; the file is as it was then.

@@ -98,7 +98,7 @@ class CombinedLoader:
 
     @property
     def mode(self) -> CombinationMode:
-        """The mode: the end of an iteration, and the batches of shorter loaders until then."""
+        """The mode, which says when an iteration ends and what shorter loaders give until then."""
         return self._mode
 
     @property

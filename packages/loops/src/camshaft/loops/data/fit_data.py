@@ -139,7 +139,7 @@ class TrainingBatches:
 
     @property
     def _division(self) -> list[Any]:
-        """Return what divides an epoch into batches: the number of processes, and sizes of batches."""
+        """Return the number of processes and the sizes of batches, which divide an epoch into batches."""
         sizes = [getattr(leaf.loader, "batch_size", None) for leaf in self._leaves]
         return [1 if self._strategy is None else self._strategy.num_data_ranks, *sizes]
 
@@ -278,7 +278,7 @@ class FitData:
         """
         self.batches.load_state_dict(state["batches"], num_done)
 
-    def tell_epoch(self) -> None:
+    def set_epoch(self) -> None:
         """Tell the training loader which epoch begins; see `set_epoch`."""
         set_epoch(self.loader, self._progress.current_epoch)
 

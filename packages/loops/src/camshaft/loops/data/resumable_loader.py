@@ -146,8 +146,8 @@ class ResumableLoader:
         """Record the samples of each batch from the next iteration on, also of one that goes on from a state.
 
         Returns:
-            Whether they can be known: if the loader reads a dataset by indices, in the order of its sampler, and has no
-            state of its own, nor its sampler.
+            Whether they can be known, that is, if the loader reads a dataset by indices, in the order of its sampler,
+            and has no state of its own, nor its sampler.
         """
         order = self._order
         if order is not None and order.recorded is None:

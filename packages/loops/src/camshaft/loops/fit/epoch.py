@@ -46,7 +46,7 @@ class TrainingEpoch:
     _validate: Callable[[], None]
     is_last_batch: bool = attrs.field(default=False, init=False)
     step_before: int = attrs.field(default=0, init=False)
-    _has_told_of_none: bool = attrs.field(default=False, init=False)
+    _has_warned_of_none: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._progress = self._stopping.progress
@@ -62,7 +62,7 @@ class TrainingEpoch:
         on_train_batch_end, those of validation.
 
         Returns:
-            Whether the epoch is complete: true also if `on_train_batch_start` skipped its rest, false if training is to
+            Whether the epoch is complete, true also if `on_train_batch_start` skipped its rest, false if training is to
             end before its last batch.
 
         Raises:
@@ -86,7 +86,7 @@ class TrainingEpoch:
             self.step_before = step_before = progress.global_step
             is_update = False
             if batch is None:
-                self._tell_of_none()
+                self._warn_of_none()
                 counts.started += 1
                 counts.processed += 1
             else:
@@ -130,13 +130,13 @@ class TrainingEpoch:
             self._check_empty_epoch()
         return True
 
-    def _tell_of_none(self) -> None:
-        if not self._has_told_of_none and self._run.strategy.global_rank == 0:
+    def _warn_of_none(self) -> None:
+        if not self._has_warned_of_none and self._run.strategy.global_rank == 0:
             warn_user(
                 "The train loader gave None in place of a batch: such batches are left out. "
                 "Drop them in the dataset or sampler to count only what trains."
             )
-        self._has_told_of_none = True
+        self._has_warned_of_none = True
 
     def _check_empty_epoch(self) -> None:
         """Warn of an epoch without batches; raise where every later epoch would be empty, or none is the last."""

@@ -18,7 +18,7 @@ from camshaft.loops.fit.resume import (
     check_resumable,
     classes_of,
     gradients_of,
-    of_this_rank,
+    rank_state,
     restore_moment,
     restore_position,
     restore_training,
@@ -81,7 +81,7 @@ class FitRun:
         self._given_settings: OptimizationSettings
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles hold: optimizers and final state, but nothing that works only in a run."""
+        """Exclude run state from pickles; optimizers and the final state are kept."""
         return {**vars(self), "mode": None, "epoch": None, "is_active": False, "_schedulers": None, "_factory": None}
 
     def set_up(self) -> None:
@@ -94,7 +94,7 @@ class FitRun:
         stopping.begin(run)
         if checkpoint is not None:
             check_resumable(checkpoint)
-            checkpoint = run.checkpoint = of_this_rank(checkpoint, run.strategy)
+            checkpoint = run.checkpoint = rank_state(checkpoint, run.strategy)
         elif progress.is_inside_epoch:
             progress.end_epoch()
         run.epoch = progress.current_epoch
@@ -191,7 +191,7 @@ class FitRun:
             self._has_epoch_ended = False
             _reset(run.epoch_state)
             progress.epochs.ready += 1
-            data.tell_epoch()
+            data.set_epoch()
             if metrics is not None and not self._is_first_epoch:  # logs of `on_train_start` belong to the first epoch
                 metrics.start_epoch("train")
             run.hooks.on_train_epoch_start()
@@ -261,7 +261,7 @@ class FitRun:
             run.metrics.moment = None
         self._final = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
 
-    def release(self) -> None:
+    def finish(self) -> None:
         """Keep the final state, and release the loaders with their worker processes."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of loaders without state: no checkpoint has been requested yet

@@ -345,7 +345,7 @@ class StoppingRules:
 
     @property
     def stop_requests(self) -> FitProgress | Agreement:
-        """The object whose `should_stop` counts: the progress of a single process, or the agreement of several."""
+        """The object whose `should_stop` counts, the progress of one process or the agreement of several."""
         return self.progress if self.agreement is None else self.agreement
 
     def may_stop(self) -> bool:

@@ -15,7 +15,7 @@ from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import num_sanity_batches
 from camshaft.loops.fit.fit_run import FitRun, state_outside_of_fit
 from camshaft.loops.fit.limits import FitLimits, StoppingRules, check_equal_arguments
-from camshaft.loops.fit.trial import in_trial, undone
+from camshaft.loops.fit.trial import in_trial, rollback
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings
@@ -92,7 +92,7 @@ class FitLoop:
             else:
                 data.prepare_first_epoch(is_read=False)
             run.save_point()
-            fit.release()
+            fit.finish()
         finally:
             self._settings = self.settings
             fit.close()
@@ -136,7 +136,7 @@ class FitLoop:
         if self.data is None or batches.ready == batches.started:
             action = "Use it in `on_train_batch_start`."
             raise RuntimeError(must_be("trial_step", "used while a batch waits", run.position(), "fit", action))
-        return undone(run, self.data)
+        return rollback(run, self.data)
 
     def state_dict(self, run: Run) -> dict[str, Any]:
         """Return the state beside weights, optimizers, progress and callbacks; see `FitRun.state_dict`."""
@@ -149,7 +149,7 @@ class FitLoop:
 
     @property
     def limits(self) -> FitLimits:
-        """Limits of the fit: how long to train and how often to validate.
+        """Limits of the fit, which say how long to train and how often to validate.
 
         Limits that are set while a fit runs count at once, except that `limit_train_batches`, `overfit_batches` and
         `val_check_interval` count from the next time that loaders are asked for.
@@ -273,7 +273,7 @@ class FitLoop:
 
     @property
     def given_loader(self) -> Any:
-        """The training loader in the structure in which it was given: one loader, or a collection of several."""
+        """The training loader in the structure in which it was given, one loader, or a collection of several."""
         return parts_of(self.loader)
 
     @property

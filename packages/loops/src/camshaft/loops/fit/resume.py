@@ -1,7 +1,7 @@
 """Restoring a run from a checkpoint, in the order of the functions of this file.
 
 `run_verb` restores weights, data module and callbacks once the module is set up (`restore_receivers`). Fit goes on with
-the states of this process (`of_this_rank`), with optimizers and schedulers once they are configured
+the states of this process (`rank_state`), with optimizers and schedulers once they are configured
 (`restore_training`), with the position in the data once the loaders are there (`restore_position`), and, last before
 training goes on, with metrics and random numbers (`restore_moment`). `Run.checkpoint_adapter` translates the states of
 other formats on the way.
@@ -124,7 +124,7 @@ def check_resumable(checkpoint: dict[str, Any]) -> None:
         raise ValueError(must_be("checkpoint", rule, sorted(checkpoint), "fit", action))
 
 
-def of_this_rank(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
+def rank_state(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
     """Return a checkpoint with the states of this process.
 
     With another number of processes than it was saved with, training goes on from the end of an epoch only: each
@@ -238,7 +238,7 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
                 "as after an error: that batch is left out, so the run differs from one that was not stopped. "
                 "Resume from an earlier checkpoint to repeat it."
             )
-        data.tell_epoch()
+        data.set_epoch()
         data.go_on(fit, batches.ready)
         if progress.is_inside_epoch:
             mode.num_batches = data.num_batches

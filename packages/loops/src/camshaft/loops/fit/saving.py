@@ -46,7 +46,7 @@ def collect(
             state_of = getattr(run.strategy, "optimizer_state", methodcaller("state_dict"))
             checkpoint["optimizer_states"] = [state_of(optimizer) for optimizer in configured.optimizers]
             checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in configured.schedulers]
-            checkpoint |= of_all_ranks(loop.state_dict(run), run.strategy)
+            checkpoint |= gather_rank_states(loop.state_dict(run), run.strategy)
         save_data = implementation(run.data, "state_dict") if run.data is not None else None
         if save_data is not None:
             with note_errors(run.data, "state_dict", run.position):
@@ -66,7 +66,7 @@ def _states_of_callbacks(run: Run) -> dict[str, Any]:
     return states
 
 
-def of_all_ranks(state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
+def gather_rank_states(state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
     """Combine the states of all processes into one for the checkpoint. Collective.
 
     Gradients that are sharded, or the same everywhere, are kept once.
@@ -76,7 +76,7 @@ def of_all_ranks(state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
         strategy: Connects the processes.
 
     Returns:
-        The first process's state and, with several processes, "ranks": the states of all.
+        The first process's state and, with several processes, the states of all as "ranks".
     """
     if strategy.world_size == 1:
         return state

@@ -81,14 +81,14 @@ def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialB
     if data is None or data.loader is None:
         rule = "used when the training loader is known"
         raise RuntimeError(must_be("trial", rule, None, "Trainer", "Use it from `on_fit_start` on."))
-    with undone(run, data):
+    with rollback(run, data):
         loader = _without_trace(data.reload_for_trial() if reload else data.loader)
         with _isolated(loader):
             yield TrialBatches(loader, run, float("inf") if reload else data.num_batches)
 
 
 @contextmanager
-def undone(run: Run, data: FitData) -> Iterator[None]:
+def rollback(run: Run, data: FitData) -> Iterator[None]:
     """Restore random numbers, states of metrics, train/eval modes and logged values at the end of the block.
 
     Args:

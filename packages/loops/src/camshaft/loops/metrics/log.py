@@ -143,7 +143,7 @@ class MetricLogging:
 
     @property
     def logged_metrics(self) -> Mapping[str, Value]:
-        """The last logged values by name, detached: without a run all of them, else those meant for loggers."""
+        """The last logged values by name, detached; without a run all of them, else those meant for loggers."""
         return (self._metric_log or self._log_alone()).logged_metrics
 
     def __getstate__(self) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class MetricLog(MetricLogging):
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
-        """Every value by name: of training steps, and of epochs, the running one's included at its end.
+        """Every value of training steps and epochs by name, the running epoch's included at its end.
 
         Values that were logged as numbers, as integers or in half precision are tensors of torch's default type; sums
         and means of an epoch were computed in double precision. What a callback sets in it stays, until the module logs
@@ -564,7 +564,7 @@ class StandaloneLog(MetricLogging):
 
     @property
     def logged_metrics(self) -> dict[str, Value]:
-        """The last values: detached tensors where tensors were logged, else numbers.
+        """The last values, as detached tensors where tensors were logged, else numbers.
 
         Of a metric, its value of the last batch, or what it computes if it was only updated.
         """

@@ -66,7 +66,7 @@ class AutomaticOptimization:
 
     @property
     def keeps_gradients(self) -> bool:
-        """True if gradients belong in a checkpoint: as long as they wait."""
+        """True if gradients belong in a checkpoint, as long as they wait."""
         return self.holds_gradients
 
     def start_epoch(self) -> None:
@@ -249,7 +249,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
 
     @property
     def keeps_gradients(self) -> bool:
-        """True if gradients belong in a checkpoint: while they wait; always, where one optimizer's reach another's."""
+        """True if gradients belong in a checkpoint, while they wait, or always where one's reach another's."""
         return self.holds_gradients or not self._toggle.isolates
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
@@ -263,8 +263,8 @@ class PerOptimizerOptimization(AutomaticOptimization):
             is_last: Whether it is known to be the epoch's last.
 
         Returns:
-            An item for each optimizer that had a loss in the last split, in their order: a dictionary with the loss and
-            perhaps the hidden state, detached.
+            An item for each optimizer that had a loss in the last split, in their order. It is a dictionary with the
+            loss and perhaps the hidden state, detached.
         """
         window, progress, split_batch, toggle = self._window, self._progress, self._split, self._toggle
         turns, metrics = self._turns, self._metrics

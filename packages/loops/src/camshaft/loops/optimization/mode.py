@@ -184,10 +184,6 @@ class StandardOptimizationFactory:
         return context.configured.toggle
 
 
-OptimizationFactory = StandardOptimizationFactory
-"""The type of `Run.optimization_factory`."""
-
-
 def _check_automatic(context: UpdateContext) -> None:
     """Raise `ValueError` if the optimizers do not fit automatic optimization, or cannot accumulate."""
     optimizers = context.configured.optimizers

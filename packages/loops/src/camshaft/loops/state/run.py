@@ -11,7 +11,6 @@ from camshaft.hooks_core import Callback, Hooks, resolve
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.support.messages import must_be, note_errors
 from camshaft.loops.state.callback_state import check_state_keys
-from camshaft.loops.state.checkpoint_adapter import CheckpointAdapter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.dispatch.readings import ReadReceivers
     from camshaft.hooks_core.protocols import MetricSink, PendingSave, Strategy
     from camshaft.hooks_core.spec import Verb
-    from camshaft.loops.optimization.mode import OptimizationFactory
 
 
 LOADER_HOOKS = {
@@ -59,21 +57,14 @@ class FitOrder:
     epoch_end_first: bool = False
 
 
-_OF_VERB = frozenset(
+_EXCLUDED_FROM_COPIES = frozenset(
     {
-        *(
-            "checkpoint",
-            "checkpoint_adapter",
-            "read",
-            "call_wrappers",
-            "adapters",
-            "epoch_state",
-            "optimization_factory",
-        ),
-        *("hooks", "save_requests", "batch_functions", "on_preempt", "_attached", "stop_workers", "_saving"),
+        *("checkpoint", "checkpoint_adapter", "read", "call_wrappers", "adapters", "epoch_state"),
+        *("optimization_factory", "hooks", "save_requests", "batch_functions", "on_preempt", "_attached"),
+        *("stop_workers", "_saving"),
     }
 )
-"""Attributes of a run that its copies do not have: hooks, what adapts them, and what waits for a verb to go on."""
+"""Attributes that copies and pickles of a run lack: hooks and their adapters, and pending work."""
 
 
 class EpochState(Protocol):
@@ -87,6 +78,63 @@ class EpochState(Protocol):
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Go on inside an epoch; `state` is None if the checkpoint has none."""
+
+
+class OptimizationFactory(Protocol):
+    """Makes the optimizers and the update mode of a fit, as `camshaft.loops.StandardOptimizationFactory` does."""
+
+    def configure(self, run: Run) -> Any:
+        """Return the `ConfiguredOptimizers` of the module, before the strategy sets them up."""
+
+    def make_mode(self, run: Run, configured: Any, progress: Any, limits: Any, settings: Any) -> Any:
+        """Return the `UpdateMode` of the fit."""
+
+
+class CheckpointAdapter:
+    """Adapts a checkpoint to a run, step by step as the parts of the run are made; this one changes nothing.
+
+    Override methods for another format, and pass an instance as `Run.checkpoint_adapter`.
+    """
+
+    def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
+        """Return the weights under their names in the module.
+
+        Args:
+            saved: The weights under the names in the checkpoint.
+            module: The module.
+        """
+        return saved
+
+    def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any] | None:
+        """Return the state of the data module; None if the checkpoint has none.
+
+        Args:
+            checkpoint: The checkpoint.
+            data: The data module.
+        """
+        return checkpoint.get("data")
+
+    def callback_states(self, checkpoint: dict[str, Any], run: Run) -> dict[str, dict[str, Any]]:
+        """Return the states of the run's callbacks by their keys.
+
+        Args:
+            checkpoint: The checkpoint.
+            run: The run.
+        """
+        states: dict[str, dict[str, Any]] = checkpoint.get("callbacks", {})
+        return states
+
+    def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
+        """Restore progress and random numbers; return the checkpoint with states that replace its own.
+
+        Args:
+            checkpoint: The checkpoint.
+            run: The run.
+        """
+        return checkpoint
+
+    def finish(self, run: Run) -> None:
+        """Finish, once optimizers and schedulers are restored."""
 
 
 @attrs.define(eq=False, repr=False, kw_only=True)
@@ -216,8 +264,8 @@ class Run:
             adapt(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles hold: what ran on what, but nothing that works only while it runs."""
-        names = [field.name for field in attrs.fields(Run) if field.name not in _OF_VERB]
+        """Exclude run state from copies and pickles."""
+        names = [field.name for field in attrs.fields(Run) if field.name not in _EXCLUDED_FROM_COPIES]
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -225,7 +273,7 @@ class Run:
             setattr(self, name, value)
         for field in attrs.fields(Run):
             default: Any = field.default
-            if field.name in _OF_VERB and default is not attrs.NOTHING:
+            if field.name in _EXCLUDED_FROM_COPIES and default is not attrs.NOTHING:
                 setattr(self, field.name, default.factory() if hasattr(default, "factory") else default)
 
     @property

@@ -1,8 +1,8 @@
 """A sharded checkpoint in a store that fsspec reaches, written by torch's fsspec writer.
 
-Nothing can be renamed there together. So the ranks write files with new names beside those of an earlier checkpoint in
-the same directory, and rank 0 publishes a new `plain.ckpt`, which lists them: before, the earlier checkpoint is the
-one that is there, and afterwards the new one. Then the earlier one's files are removed.
+Nothing can be renamed there together. So the ranks write files with new names beside those of a previous checkpoint in
+the same directory, and rank 0 publishes a new `plain.ckpt`, which lists them: before, the previous checkpoint is the
+one that is there, and afterwards the new one. Then the previous files are removed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NewStoreDirectory:
         return nullcontext()
 
     def publish(self, content: dict[str, Any], metadata: Metadata) -> None:
-        """Publish the plain part and torch's index, and remove the files of an earlier checkpoint."""
+        """Publish the plain part and torch's index, and remove the files of a previous checkpoint."""
         write_plain(content, join(self._url, PLAIN_FILE))
         with new_file(join(self._url, _METADATA_FILE)) as file:
             file.write_bytes(pickle.dumps(metadata))

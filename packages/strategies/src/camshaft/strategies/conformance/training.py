@@ -248,7 +248,7 @@ class StrategyRun(Training[M]):
         """Adapt the loss scale until no update is skipped, without changing weights. Collective.
 
         Returns:
-            Whether the strategy scales losses: `unscale_gradients` changes gradients.
+            Whether the strategy scales losses, so that `unscale_gradients` changes gradients.
         """
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         rates = [group["lr"] for group in groups]

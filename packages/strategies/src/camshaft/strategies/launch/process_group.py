@@ -56,7 +56,7 @@ class JoinedGroup:
         """Return the group whose backend takes tensors of a device."""
         return self.default if device.type in _device_types(self.default) else self.cpu_group
 
-    def release(self) -> None:
+    def drop_groups(self) -> None:
         """Delete the references to the groups: their threads end with them, and must end before the interpreter."""
         del self.default, self.cpu_group
 
@@ -179,7 +179,7 @@ def _abandon(joined: JoinedGroup) -> None:
     joined.watch.stop()
     _joined = None
     dist.destroy_process_group()
-    joined.release()
+    joined.drop_groups()
 
 
 def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
@@ -227,7 +227,7 @@ def _leave() -> None:
     if not has_failed:
         if joined.is_own and _is_current(joined):
             dist.destroy_process_group()
-        joined.release()
+        joined.drop_groups()
     _stores.clear()
     # A reference cycle may still hold the group. Its threads may need the interpreter, and would abort the process
     # during interpreter shutdown.

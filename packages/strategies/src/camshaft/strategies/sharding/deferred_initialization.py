@@ -322,7 +322,7 @@ class FullValues:
         """Record an operation with sharded tensors among its arguments for the whole ones.
 
         Returns:
-            Its result: whole tensors, or sharded ones if it is an argument or keeps the layout of one.
+            Its result, as whole tensors, or sharded ones if it is an argument or keeps the layout of one.
         """
         leaves, structure = pytree.tree_flatten((args, kwargs))
         traits = traits_of(function)

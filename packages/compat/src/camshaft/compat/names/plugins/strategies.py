@@ -129,7 +129,7 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """The share of the data that this process takes: `num_replicas` and `rank`."""
+        """`num_replicas` and `rank`, the share of the data that this process takes."""
         return {"num_replicas": super().num_data_ranks, "rank": super().data_rank}
 
     @property

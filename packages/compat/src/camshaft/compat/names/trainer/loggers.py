@@ -90,7 +90,7 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
         )
 
     def begin_fit(self, module: Any) -> None:
-        """Make the folder of the run and its files, be there something to log or not."""
+        """Make the folder of the run and its files, even if nothing is logged."""
         _ = self.experiment  # which makes the folder
         self.save()
         super().begin_fit(module)

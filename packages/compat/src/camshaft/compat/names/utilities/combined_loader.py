@@ -86,7 +86,7 @@ class CombinedLoader(metaclass=StandIn):
 
     @property
     def limits(self) -> list[int | float] | None:
-        """Numbers of batches for iterating by hand: of each iterable in mode "sequential"; others only limit `len`.
+        """Numbers of batches for iterating by hand, of each iterable in mode "sequential"; others only limit `len`.
 
         A single number stands for all. A trainer has limits of its own, `limit_train_batches` and its like.
         """

@@ -103,7 +103,7 @@ class ModelSummary:
 
     @property
     def training_modes(self) -> list[bool]:
-        """The mode of each layer: true in training mode."""
+        """The mode of each layer, true in training mode."""
         return [layer.training for _, layer in self.named_modules]
 
     @property
@@ -129,7 +129,7 @@ class ModelSummary:
 
     @property
     def model_size(self) -> float:
-        """Size of all parameters in MB: 1,000,000 bytes."""
+        """Size of all parameters in MB (1,000,000 bytes)."""
         return sum(one.numel() * one.element_size() for one in self._model.parameters() if not is_lazy(one)) / 1e6
 
     @property
