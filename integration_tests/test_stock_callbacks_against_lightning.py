@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import camshaft.callbacks
 from camshaft.compat.names.finder import load
-from camshaft.compat.names.table import COUNTERPARTS
+from camshaft.compat.names.table import counterparts
 from camshaft.compat.names.trainer import callbacks as compat_callbacks
 
 CALLBACKS = {LIGHTNING.name: lightning_callbacks, CAMSHAFT.name: camshaft.callbacks}
@@ -429,7 +429,7 @@ def test_a_module_is_finetuned_as_by_lightning(tmp_path: Path, kind: str, groups
 
 @pytest.mark.parametrize("name", ["ProgressBar", "TQDMProgressBar", "RichProgressBar"])
 def test_each_method_of_lightnings_bars_is_called_or_said_not_to_be(name: str) -> None:
-    theirs, ours = getattr(lightning_callbacks, name), load(COUNTERPARTS[name])
+    theirs, ours = getattr(lightning_callbacks, name), load(counterparts()["", name])
     inherited = set(dir(lightning_callbacks.Callback))
     methods = {one for one in dir(theirs) if one not in inherited and not one.startswith("__") and one != "_abc_impl"}
     uncalled = {one for klass in ours.__mro__ for one in vars(klass).get("_uncalled_methods", ())}
