@@ -367,7 +367,6 @@ class TestRuns:
         with pytest.raises(RuntimeError, match="`trainer` must be made with `auto_lr_find` or `auto_scale_batch_size`"):
             quiet_trainer(tmp_path).tune(Regression(), loader())
 
-    @pytest.mark.new_feature("hooks-core")
     def test_callbacks_of_releases_that_had_it_hear_that_the_trainer_is_made(self, tmp_path: Path) -> None:
         class Hearing(Callback):
             def on_init_start(self, trainer: Trainer) -> None:

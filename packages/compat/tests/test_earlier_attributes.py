@@ -243,7 +243,6 @@ class TestTrainer:
         assert Choosing().get_tqdm_dict.__self__ is not None
         assert Regression().get_progress_bar_dict() == {}
 
-    @pytest.mark.new_feature("hooks-core")
     def test_a_module_of_today_has_no_choice(self, tmp_path: Path) -> None:
         class Choosing(Regression):
             def get_progress_bar_dict(self) -> dict[str, Any]:

@@ -395,7 +395,6 @@ def test_a_program_of_an_earlier_release_decides_where_its_classes_do_not() -> N
     assert [one.version for one in read_receivers(found, CATALOGUE)] == ["1.x", "1.x"]
 
 
-@pytest.mark.new_feature("hooks-core")
 def test_a_left_over_hook_is_told_of_and_not_called() -> None:
     class Left(ModelHooks):
         def on_epoch_start(self) -> None:
@@ -456,7 +455,6 @@ def test_a_hook_that_passes_nothing_on_or_to_a_declaration_takes_those_of_today(
     assert read(Own).is_of_today and read(Declared).is_of_today
 
 
-@pytest.mark.new_feature("hooks-core")
 def test_a_step_that_passes_its_arguments_on_gets_the_index_that_its_base_class_takes() -> None:
     class Stepping:
         def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Any:

@@ -204,7 +204,6 @@ def test_state_is_kept_under_the_same_key_as_that_of_ours() -> None:
     assert EarlyStopping("loss").state_key == ours.EarlyStopping("loss").state_key
 
 
-@pytest.mark.new_feature("hooks-core")
 @pytest.mark.parametrize(
     ("base", "method", "advice"),
     [
@@ -528,8 +527,6 @@ class Panel(RichProgressBar):
         self.progress.console.print(f"end of epoch {trainer.current_epoch}")
 
 
-@pytest.mark.new_feature("hooks-core")
-@pytest.mark.new_feature("callbacks")
 def test_a_bar_that_makes_its_own_rich_progress_draws_with_it(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     bar = Panel()

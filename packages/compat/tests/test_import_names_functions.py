@@ -272,7 +272,6 @@ def test_errors_of_memory_are_recognised() -> None:
     functions.garbage_collection_cuda()
 
 
-@pytest.mark.new_feature("loops")
 def test_optimizers_stay_themselves_in_place_of_a_wrapper() -> None:
     optimizer: Any = torch.optim.SGD([torch.ones(1)], 0.1)
     assert LightningOptimizer(optimizer) is optimizer and not isinstance(optimizer, LightningOptimizer)

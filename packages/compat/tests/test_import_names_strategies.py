@@ -30,7 +30,7 @@ from camshaft.compat.names.plugins.strategies import DDPPlugin, DDPStrategy, Par
 from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
 from camshaft.compat.names.utilities.model_functions import optimizers_to_device
 
-pytestmark = [pytest.mark.new_feature("strategies"), pytest.mark.filterwarnings("ignore:Arguments of the trainer")]
+pytestmark = [pytest.mark.filterwarnings("ignore:Arguments of the trainer")]
 
 
 LOADER = DataLoader(TensorDataset(torch.randn(8, 3, generator=torch.Generator().manual_seed(1))), 4)

@@ -106,7 +106,6 @@ def test_files_that_lightnings_command_line_wrote_are_read(tmp_path: Path) -> No
     assert set(ORDER) <= set(cli.config.trainer.as_dict())
 
 
-@pytest.mark.new_feature("trainer")
 def test_a_subclass_may_make_the_objects_as_lightnings_does(tmp_path: Path) -> None:
     from camshaft.callbacks import Timer
     from camshaft.compat import TrainingModule

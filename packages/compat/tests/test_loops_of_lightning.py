@@ -21,7 +21,6 @@ from camshaft.loops.data.loaders import ReadAhead
 
 pytestmark = [
     pytest.mark.filterwarnings(NO_VALIDATION),
-    pytest.mark.new_feature("loops"),
 ]
 
 

@@ -10,7 +10,7 @@ from compat_parts import Regression, quiet_trainer
 from torch import Tensor
 from trainer_parts import NO_VALIDATION, ListLogger, loader
 
-pytestmark = [pytest.mark.filterwarnings(NO_VALIDATION), pytest.mark.new_feature("loops")]
+pytestmark = [pytest.mark.filterwarnings(NO_VALIDATION)]
 
 
 def fitted(tmp_path: Path, release: str, *options: dict[str, Any]) -> tuple[Any, ListLogger]:

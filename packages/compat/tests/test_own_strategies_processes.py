@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launching import run_ranks
 
-pytestmark = [pytest.mark.processes, pytest.mark.new_feature("strategies")]
+pytestmark = [pytest.mark.processes]
 
 SCRIPT = Path(__file__).with_name("own_strategies_ranks.py")
 

@@ -19,8 +19,6 @@ from camshaft.compat.private_parts import CheckpointConnector
 
 pytestmark = [
     pytest.mark.filterwarnings(NO_VALIDATION),
-    pytest.mark.new_feature("loops"),
-    pytest.mark.new_feature("trainer"),
 ]
 
 

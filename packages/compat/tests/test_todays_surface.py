@@ -282,7 +282,6 @@ class Halving:
         self.inner.step()
 
 
-@pytest.mark.new_feature("loops")
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_optimizers_are_handed_out_as_they_are(tmp_path: Path, by_hand: bool) -> None:
     seen: list[Any] = []

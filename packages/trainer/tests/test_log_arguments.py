@@ -75,7 +75,6 @@ def test_a_metrics_attribute_is_checked(tmp_path: Path) -> None:
             fit(tmp_path, log(wrong))
 
 
-@pytest.mark.new_feature("loops")
 def test_only_the_first_processs_call_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def log(module: Net, loss: Tensor) -> None:
         module.log("loss", loss, rank_zero_only=True, sync_dist=True)

@@ -268,7 +268,6 @@ def test_a_module_writes_its_graph(tmp_path: Path) -> None:
     assert any("layer" in node.name for node in events(logger).Graph().node)
 
 
-@pytest.mark.new_feature("callbacks")
 @pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
 def test_the_graph_of_a_module_without_a_trainer_is_written(tmp_path: Path) -> None:
     logger, module = TensorBoardLogger(tmp_path), nn.Sequential(Regression())

@@ -324,7 +324,6 @@ def test_finders_step_an_optimizer_that_evaluates_twice(tmp_path: Path, make: An
     assert module.lr != 0.1 if make is LearningRateFinder else module.batch_size > 2
 
 
-@pytest.mark.new_feature("loops")
 def test_a_wrapper_is_toggled_as_it_was_returned(tmp_path: Path) -> None:
     class Two(Regression):
         automatic_optimization = False

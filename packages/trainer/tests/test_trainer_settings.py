@@ -190,7 +190,6 @@ def test_predictions_are_returned_unless_they_are_refused(tmp_path: Path, wanted
     assert len(trainer.predict(Regression(), loader(2))) == 2
 
 
-@pytest.mark.new_feature("loops")
 @pytest.mark.parametrize("how", ["append", "assign", "remove"])
 def test_callbacks_may_be_changed_in_setup(how: str, tmp_path: Path) -> None:
     class Adding(Regression):
@@ -212,7 +211,6 @@ def test_callbacks_may_be_changed_in_setup(how: str, tmp_path: Path) -> None:
     assert (given in trainer.callbacks, added in trainer.callbacks) == (how != "remove", how != "remove")
 
 
-@pytest.mark.new_feature("loops")
 @pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start", "on_train_epoch_end"])
 def test_callbacks_that_are_added_too_late_are_refused(hook: str, tmp_path: Path) -> None:
     adding = LambdaCallback(**{hook: lambda trainer, _: trainer.callbacks.append(LambdaCallback())})

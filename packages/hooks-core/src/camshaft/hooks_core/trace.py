@@ -297,7 +297,7 @@ class Event:
 
     @property
     def label(self) -> str:
-        """Receiver with its kind, such as `callback:EarlyStopping`."""
+        """Kind and name of the receiver, joined by a colon."""
         return f"{self.receiver_kind}:{self.receiver}"
 
     def __str__(self) -> str:
@@ -331,7 +331,7 @@ class Participant:
 
     @property
     def label(self) -> str:
-        """Name with the kind, such as `callback:EarlyStopping`."""
+        """Kind and name, joined by a colon."""
         return f"{self.kind}:{self.name}"
 
     def rank(self, hook: str) -> int:
