@@ -14,9 +14,10 @@ from api_pages import reference_pages, shown_members
 from messages_in_code import messages, raises_in
 from public_names import PublicName, public_names
 
-from camshaft.hooks_core import CATALOGUE
+from camshaft.hooks_core.eras.hooks import hooks_of_eras
 
 NAMES = list(public_names())
+HOOKS = hooks_of_eras()
 TELLS_RESULT = re.compile(
     r"\A(Return|Yield|Give|Whether|The|A|An|How|Build|Make|Read|Count|Find|Open|Create|Wrap)\b|\b(return|Returns|Yields)\b"
 )
@@ -24,7 +25,13 @@ NOT_STATED = {"NotImplementedError", "AttributeError", "AssertionError"}
 ELSEWHERE = re.compile(r"[Ss]ee `|[Aa]rguments( and \w+)? (are |as )?those of `|options are those of `")
 CLASSES = {one.name for one in NAMES if one.kind == "class"}
 RETURN_NOTHING = ("None", "NoReturn", "Never", "<class 'NoneType'>", "Iterator[None]")
-MOST_ERRORS_WITHOUT_REMEDY = 1  # that of the conformance scenarios, raised on purpose
+# Objects of the domain, which a description could only repeat.
+SELF_EVIDENT = {
+    *("module", "model", "trainer", "optimizer", "receiver", "klass", "instance", "hparams", "parser"),
+    *("stage", "verb", "name", "where"),
+}
+# That of the conformance scenarios, raised on purpose, and that of attributes, whose remedy is a row of a table.
+MOST_ERRORS_WITHOUT_REMEDY = 2
 MOST_WARNINGS_WITHOUT_REMEDY = 1  # that of arguments of earlier releases, each of which says today's
 
 
@@ -37,7 +44,8 @@ def functions(one: PublicName) -> Iterator[tuple[str, Any, str]]:
     initial = vars(one.value).get("__init__")
     has_own = initial is not None and initial.__module__.startswith("camshaft.")
     if has_own and not issubclass(one.value, BaseException):  # of errors, the attributes are described
-        yield one.path, initial, f"{one.doc}\n{initial.__doc__ or ''}"
+        of_bases = [base.__doc__ or "" for base in one.value.__mro__[1:] if base.__module__.startswith("camshaft.")]
+        yield one.path, initial, "\n".join([one.doc, initial.__doc__ or "", *of_bases])
     for name in shown_members(one.value):
         value = inspect.getattr_static(one.value, name)
         value = inspect.unwrap(getattr(value, "__func__", value))
@@ -60,7 +68,7 @@ def faults(where: str, function: Any, doc: str) -> Iterator[str]:
     if not doc.strip() or function is None:
         return
     missing = [name for name in arguments(function) if not is_named(name, doc)]
-    if missing and function.__name__ not in CATALOGUE and not ELSEWHERE.search(doc):
+    if missing and function.__name__ not in HOOKS and not ELSEWHERE.search(doc):
         yield f"{where}: arguments {', '.join(missing)}"
     if returns(function) and not any(pattern.search(doc) for pattern in (TELLS_RESULT, ELSEWHERE)):
         yield f"{where}: what it returns"
@@ -73,11 +81,11 @@ def arguments(function: Any) -> list[str]:
     """Return the names of the arguments that a documentation has to name.
 
     Those are all but `self`, what is passed on as `*args` and `**kwargs`, what its type describes (a public class of
-    ours), and the only argument of a function whose first line speaks of it.
+    ours), what is self-evident, and the only argument of a function whose first line speaks of it.
     """
     parameters = inspect.signature(function).parameters.values()
     named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    named = [one for one in named if one.name not in ("self", "cls") and not one.name.startswith("_")]
+    named = [one for one in named if one.name not in ("self", "cls", *SELF_EVIDENT) and one.name[0] != "_"]
     if len(named) < 2 and function.__name__ != "__init__":
         return []
     return [one.name for one in named if str(one.annotation).removesuffix(" | None") not in CLASSES]
@@ -91,7 +99,7 @@ def is_named(name: str, doc: str) -> bool:
 
 def returns(function: Any) -> bool:
     annotation = function.__annotations__.get("return", "None")
-    return function.__name__ not in CATALOGUE and str(annotation) not in RETURN_NOTHING
+    return function.__name__ not in HOOKS and str(annotation) not in RETURN_NOTHING
 
 
 def raised(function: Any) -> set[str]:

@@ -109,7 +109,7 @@ def _call(
     try:
         call = inspect.signature(getattr(_Trainer, verb)).bind(trainer, *args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"Trainer.{verb}() {error}") from None
+        raise TypeError(f"Trainer.{verb}() {error}. See `help(Trainer.{verb})`.") from None
     call.apply_defaults()
     ((name, given),) = earlier.items()
     if given is not None and call.arguments[today] is not None:

@@ -290,7 +290,7 @@ def fit_hook(method: Callable[..., Any], spec: HookSpec, kind: Receiver) -> tupl
 def for_one_loader(
     method: Callable[..., Any], spec: HookSpec, kind: Receiver, arguments: tuple[Argument, ...]
 ) -> tuple[Argument, ...]:
-    """Return what a method gets in a stage with a single loader: the loader's index only if it requires that."""
+    """Return the arguments of a method in a stage with a single loader: its index only if the method requires it."""
     if spec.stage not in _STAGES_OF_LOADERS or all(argument.source != LOADER_INDEX for argument in arguments):
         return arguments
     default = default_filled(getattr(method, "__recorded__", method), arguments, LOADER_INDEX)

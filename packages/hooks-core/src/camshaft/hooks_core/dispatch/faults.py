@@ -30,6 +30,7 @@ from camshaft.hooks_core.dispatch.implementation import (
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 OR_MARK = "or mark it with `@not_a_hook` if it is a method of your own."
+"""The second remedy for a method that resembles a hook."""
 
 
 @attrs.frozen

@@ -161,6 +161,8 @@ def cycle_of_trace(
 ) -> tuple[Node, Callable[[Node], Node], Catalogue]:
     """Return the order that a trace of an era follows, or one of camshaft's with receivers of earlier eras.
 
+    The other arguments are those of `life_cycle`.
+
     Returns:
         The life cycle, what adds the old hooks to another part of the order, and the hooks.
     """

@@ -53,6 +53,7 @@ class LoaderSettings:
 
 
 Numbered = tuple[int, Any, bool]
+"""Index of a batch in its epoch, the batch, and whether it is the last."""
 
 
 class TrainingBatches:

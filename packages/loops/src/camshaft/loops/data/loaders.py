@@ -199,7 +199,7 @@ class ReadAhead:
         self.batch = _MISSING
 
     def end_epoch(self, num_batches: int, loader: Iterable[Any]) -> None:
-        """Note that the stream has given an epoch.
+        """Note that the stream of a loader has given an epoch of `num_batches`.
 
         Raises:
             RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of one with `set_epoch`,

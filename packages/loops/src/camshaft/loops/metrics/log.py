@@ -305,7 +305,7 @@ class MetricLog(MetricLogging):
         return 0 if self._strategy is None else int(self._strategy.global_rank)
 
     def record(self, name: str, value: Any, asked: Asked, batch_size: float | Tensor | None) -> Entry:
-        """Record a value that `log` was called with, and return its entry; `asked` has the other arguments of `log`."""
+        """Record a value and return its entry; the arguments are those of `log`, `asked` has the other ones."""
         entry = self._entries.get(name)
         if entry is None or entry.asked != asked or entry.hook != self.hook:
             entry = self._current.entry_for(name, value, asked, self._moment, self.hook, self._dataloader_idx)

@@ -87,7 +87,7 @@ class OptimizationFactory(Protocol):
         """Return the `ConfiguredOptimizers` of the module, before the strategy sets them up."""
 
     def make_mode(self, run: Run, configured: Any, progress: Any, limits: Any, settings: Any) -> Any:
-        """Return the `UpdateMode` of the fit."""
+        """Return the `UpdateMode` of the fit; see `StandardOptimizationFactory.make_mode`."""
 
 
 class CheckpointAdapter:
