@@ -76,7 +76,7 @@ def test_what_joins_or_wraps_wrongly_is_refused_on_every_process(start: Start) -
         assert told["Both07"] is None
         wrapped = "`return value` must be a"
         assert told["ReturnsNothing"].startswith(f"TypeError: {wrapped} torch.nn.parallel.DistributedDataParallel, but")
-        assert told["WrapsAnother"].startswith(f"ValueError: {wrapped} DistributedDataParallel of the `model` that it")
+        assert told["WrapsAnother"].startswith(f"ValueError: {wrapped} DistributedDataParallel of its argument `model`")
         assert told["WrapsInItsOwn"].startswith("TypeError: `forward` must be one that passes its arguments on")
         assert told["static_graph"].startswith(
             "ValueError: `static_graph` must be False, as `wrap_module` of the strategy"
