@@ -207,8 +207,9 @@ def fit(module: nn.Module, strategy: Strategy, train: Any, validate: Any, **argu
     """Fit for two epochs.
 
     Args:
-        arguments: Those of `OptimizationSettings`, and what `run` takes.
+        arguments: Those of `OptimizationSettings`, and of what `run` and `FitLoop` take beside them.
     """
     of_run = {name: arguments.pop(name) for name in ("path", "checkpoint") if name in arguments}
-    loop = FitLoop(FitLimits(max_epochs=2), OptimizationSettings(**arguments))
+    of_loop = {name: arguments.pop(name) for name in ("loader_settings", "validation") if name in arguments}
+    loop = FitLoop(FitLimits(max_epochs=2), OptimizationSettings(**arguments), **of_loop)
     return run("fit", loop, module, strategy, {"train": train, "validate": validate}, **of_run)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from adapters.parts import Net, Outcome, batches, fit, sgd_with_scheduler
 from adapters.strategies import BUILDERS
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops import ValidationLoop
+from camshaft.loops import LoaderSettings, ValidationLoop
 
 ARGUMENTS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.2}
 
@@ -25,8 +25,8 @@ def train(strategy: Strategy, part: slice, **arguments: object) -> Outcome:
     """
     module = Net(sgd_with_scheduler, noisy=False)
     # each process has its part of every batch already
-    validation = ValidationLoop(use_distributed_sampler=False)
-    taken = {"use_distributed_sampler": False, "validation": validation, **ARGUMENTS, **arguments}
+    own = {"loader_settings": LoaderSettings(use_distributed_sampler=False)}
+    taken = {"validation": ValidationLoop(use_distributed_sampler=False), **own, **ARGUMENTS, **arguments}
     return fit(module, strategy, batches(1, part), batches(2, part), **taken)
 
 

@@ -202,5 +202,5 @@ def get_human_readable_count(number: int) -> str:
     """Return a number in short form: "1.2 K", "2.0 M", "400 T"; below a thousand with two blanks behind."""
     units = " KMBT"
     power = min((len(str(int(number))) - 1) // 3, len(units) - 1)
-    shown = number / 1000**power
+    shown = number * 10 ** (-3 * power)  # rounds as in Lightning
     return f"{int(shown):,d} {units[power]}" if power == 0 or shown >= 100 else f"{shown:,.1f} {units[power]}"
