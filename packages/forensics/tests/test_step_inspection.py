@@ -52,6 +52,7 @@ class Function(nn.Module):
 )
 @example(np.full((3,), 3e38, np.float32))
 @example(np.full((3,), 1e300))
+@example(np.full((2,), 8.98846567e307))
 @example(np.array([math.nan, math.inf, -math.inf]))
 @settings(deadline=None)
 def test_the_statistics_are_those_of_numpy_over_the_finite_values(values: Any) -> None:

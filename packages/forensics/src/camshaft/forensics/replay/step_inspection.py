@@ -67,7 +67,7 @@ class TensorStatistics:
 
 def _moments(chunks: Sequence[Tensor]) -> tuple[float, float, float, float, float, int, int, int]:
     """Return minimum, maximum, mean, standard deviation, norm, and numbers of NaN, inf and -inf of flat values."""
-    smallest, largest, total = math.inf, -math.inf, 0.0
+    smallest, largest = math.inf, -math.inf
     num_finite = num_nan = num_inf = num_minus_inf = 0
     for chunk in chunks:
         values = _doubles(chunk)
@@ -78,19 +78,25 @@ def _moments(chunks: Sequence[Tensor]) -> tuple[float, float, float, float, floa
         if finite.numel():
             num_finite += finite.numel()
             smallest, largest = min(smallest, float(finite.min())), max(largest, float(finite.max()))
-            total += float(finite.sum())
     if not num_finite:
         return math.nan, math.nan, math.nan, math.nan, math.nan, num_nan, num_inf, num_minus_inf
+    scale = max(abs(smallest), abs(largest)) or 1.0  # so that sums and squares neither overflow nor vanish
+    total = squares = deviations = 0.0
+    for scaled in _scaled(chunks, scale):
+        total += float(scaled.sum())
+        squares += float((scaled**2).sum())
     mean = total / num_finite
-    scale = max(abs(smallest), abs(largest)) or 1.0  # so that squares neither overflow nor vanish
-    squares = deviations = 0.0
+    for scaled in _scaled(chunks, scale):
+        deviations += float(((scaled - mean) ** 2).sum())
+    std, norm = scale * math.sqrt(deviations / num_finite), scale * math.sqrt(squares)
+    return smallest, largest, scale * mean, std, norm, num_nan, num_inf, num_minus_inf
+
+
+def _scaled(chunks: Sequence[Tensor], scale: float) -> Iterator[Tensor]:
+    """Yield the finite values of each chunk, divided by `scale`."""
     for chunk in chunks:
         values = _doubles(chunk)
-        finite = values[values.isfinite()]
-        squares += float(((finite / scale) ** 2).sum())
-        deviations += float(((finite / scale - mean / scale) ** 2).sum())
-    std, norm = scale * math.sqrt(deviations / num_finite), scale * math.sqrt(squares)
-    return smallest, largest, mean, std, norm, num_nan, num_inf, num_minus_inf
+        yield values[values.isfinite()] / scale
 
 
 def _doubles(values: Tensor) -> Tensor:
