@@ -142,3 +142,32 @@ def load_callback_state(path: str | Path, callback: Callback) -> dict[str, Any]:
     """What a checkpoint holds for a callback, read as safely as the project reads it."""
     state: dict[str, Any] = torch.load(path, weights_only=True)["callbacks"][callback.state_key]
     return state
+
+
+def run_fit(bar: Any, num_batches: int = 6, **state: Any) -> RecordingTrainer:
+    """Call the hooks of a progress bar: a sanity check, an epoch, a validation at its end, and a test."""
+    trainer = RecordingTrainer(".", callbacks=[bar], num_training_batches=num_batches, num_val_batches=[2, 1], **state)
+    trainer.begin()
+    trainer.sanity_checking = True
+    bar.on_validation_start(trainer, None)
+    bar.on_validation_batch_end(trainer, None, None, None, 0)
+    bar.on_validation_end(trainer, None)
+    trainer.sanity_checking = False
+    bar.on_train_start(trainer, None)
+    bar.on_train_epoch_start(trainer, None)
+    for batch_idx in range(num_batches):
+        trainer.progress_bar_metrics["loss"] = 0.25
+        bar.on_train_batch_end(trainer, None, None, None, batch_idx)
+    bar.on_validation_start(trainer, None)
+    for batch_idx, dataloader_idx in ((0, 0), (1, 0), (0, 1)):
+        bar.on_validation_batch_end(trainer, None, None, None, batch_idx, dataloader_idx)
+    bar.on_validation_end(trainer, None)
+    bar.on_train_epoch_end(trainer, None)
+    bar.on_train_end(trainer, None)
+    trainer.end()
+    bar.setup(trainer, None, "test")
+    bar.on_test_start(trainer, None)
+    for batch_idx in range(3):
+        bar.on_test_batch_end(trainer, None, None, None, batch_idx)
+    bar.on_test_end(trainer, None)
+    return trainer

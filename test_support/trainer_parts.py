@@ -63,6 +63,18 @@ class Regression(TrainingModule):
         return torch.optim.SGD(self.parameters(), lr=self.hparams.learning_rate)
 
 
+class NormedRegression(Regression):
+    """Has batch normalisation and dropout: training changes buffers and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.2)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(self.dropout(self.norm(inputs)))
+        return outputs
+
+
 class Twins(TrainingModule):
     """Two layers, an optimizer each."""
 

@@ -10,41 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from recording_trainer import RecordingTrainer
+from recording_trainer import RecordingTrainer, run_fit
 
-from camshaft.callbacks import ProgressBar
 from camshaft.compat.names.trainer.progress_bars import TQDMProgressBar
 from camshaft.compat.names.trainer.rich_progress_bar import RichProgressBar, RichProgressBarTheme
 from camshaft.compat.names.trainer.tqdm_bar import Tqdm
-
-
-def run_fit(bar: ProgressBar, num_batches: int = 6, **state: Any) -> RecordingTrainer:
-    """A sanity check, an epoch, a validation at its end, and a test."""
-    trainer = RecordingTrainer(".", callbacks=[bar], num_training_batches=num_batches, num_val_batches=[2, 1], **state)
-    trainer.begin()
-    trainer.sanity_checking = True
-    bar.on_validation_start(trainer, None)
-    bar.on_validation_batch_end(trainer, None, None, None, 0)
-    bar.on_validation_end(trainer, None)
-    trainer.sanity_checking = False
-    bar.on_train_start(trainer, None)
-    bar.on_train_epoch_start(trainer, None)
-    for batch_idx in range(num_batches):
-        trainer.progress_bar_metrics["loss"] = 0.25
-        bar.on_train_batch_end(trainer, None, None, None, batch_idx)
-    bar.on_validation_start(trainer, None)
-    for batch_idx, dataloader_idx in ((0, 0), (1, 0), (0, 1)):
-        bar.on_validation_batch_end(trainer, None, None, None, batch_idx, dataloader_idx)
-    bar.on_validation_end(trainer, None)
-    bar.on_train_epoch_end(trainer, None)
-    bar.on_train_end(trainer, None)
-    trainer.end()
-    bar.setup(trainer, None, "test")
-    bar.on_test_start(trainer, None)
-    for batch_idx in range(3):
-        bar.on_test_batch_end(trainer, None, None, None, batch_idx)
-    bar.on_test_end(trainer, None)
-    return trainer
 
 
 class Described(TQDMProgressBar):

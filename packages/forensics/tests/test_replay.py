@@ -14,7 +14,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_parts import NO_VALIDATION, ListLogger, Regression, Twins, assert_same, dataset, quiet_trainer, weights
+from trainer_parts import (
+    NO_VALIDATION,
+    ListLogger,
+    NormedRegression,
+    Twins,
+    assert_same,
+    dataset,
+    quiet_trainer,
+    weights,
+)
 
 from camshaft.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, ModelCheckpoint, SpikeDetection
 from camshaft.forensics import DepartureError, LedgerError, RunLedger, replay
@@ -28,16 +37,8 @@ pytestmark = [pytest.mark.filterwarnings(NO_VALIDATION)]
 KEPT = "kept"
 
 
-class Drawing(Regression):
+class Drawing(NormedRegression):
     """Draws random numbers, and has an optimizer and a scheduler with a state; validates if there is a loader."""
-
-    def __init__(self) -> None:
-        super().__init__(dropout=0.2)
-        self.norm = nn.BatchNorm1d(3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.layer(self.dropout(self.norm(inputs)))
-        return outputs
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), lr=0.01)

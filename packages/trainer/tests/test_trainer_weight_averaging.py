@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor, nn
-from trainer_parts import NO_VALIDATION, Regression, assert_same, loader, quiet_trainer, weights
+from torch import Tensor
+from trainer_parts import NO_VALIDATION, NormedRegression, Regression, assert_same, loader, quiet_trainer, weights
 
 from camshaft.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from camshaft.hooks_core import Callback
@@ -28,16 +28,8 @@ CALLBACKS = {
 }
 
 
-class Normed(Regression):
-    """Batch normalisation and dropout, with a scheduler that steps after updates."""
-
-    def __init__(self) -> None:
-        super().__init__(dropout=0.2)
-        self.norm = nn.BatchNorm1d(3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.layer(self.dropout(self.norm(inputs)))
-        return outputs
+class Normed(NormedRegression):
+    """Has a scheduler that steps after updates."""
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)

@@ -40,7 +40,7 @@ _NEEDED_BY_FIT = ("optimizer_states", "lr_schedulers", "strategy", "loops", "fit
 
 @attrs.frozen
 class StartingPoint:
-    """What a verb starts from.
+    """The checkpoint that a verb starts from, if any.
 
     Attributes:
         path: The path of the checkpoint; None without one.

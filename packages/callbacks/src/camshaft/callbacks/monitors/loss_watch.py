@@ -22,7 +22,7 @@ Action = Literal["raise", "stop", "skip", "warn"]
 
 
 class Capture(Protocol):
-    """What keeps bad updates, such as `camshaft.forensics.StepCapture`."""
+    """Keeps bad updates, as `camshaft.forensics.StepCapture` does."""
 
     def start(self, trainer: TrainerProtocol, module: Any) -> bool:
         """Begin when training begins. Raises `ValueError` if the steps of the module cannot be captured.

@@ -64,7 +64,7 @@ def correct_labels(
 
 
 class _OnStep(torchmetrics.Metric):
-    """What metrics had beside those of torchmetrics: with `compute_on_step=False` a call computes nothing."""
+    """Metrics that compute nothing when called with `compute_on_step=False`, which torchmetrics has not."""
 
     compute_on_step = True
 
