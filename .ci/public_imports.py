@@ -64,19 +64,13 @@ class Surfaces:
             path = path.rpartition(".")[0]
         return path or None
 
-    def exports(self, module: str, name: str) -> bool:
-        """Return whether `from module import name` gives what the module itself has bound, not a module in it."""
-        tree = ast.parse(self.files[module].read_text(encoding="utf-8"))
-        return any(name in bound_names(statement) for statement in ast.walk(tree))
-
-
-def bound_names(node: ast.AST) -> set[str]:
-    """Return the names that `node` binds by an import or lists in `__all__`."""
-    if isinstance(node, ast.ImportFrom):
-        return {alias.asname or alias.name for alias in node.names}
-    if isinstance(node, ast.Assign) and "__all__" in map(ast.unparse, node.targets):
-        return {str(part.value) for part in ast.walk(node.value) if isinstance(part, ast.Constant)}
-    return set()
+    def imported_names(self, module: str) -> dict[str, tuple[str, str]]:
+        """Return the names that a module, or the stub beside it, imports, with the module and name of each there."""
+        file = self.files[module]
+        stub = file.with_suffix(".pyi")
+        tree = ast.parse((stub if stub.exists() else file).read_text(encoding="utf-8"))
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        return {one.asname or one.name: (node.module or "", one.name) for node in imports for one in node.names}
 
 
 def modules_of(source: Path) -> Iterator[tuple[str, Path]]:
@@ -109,7 +103,7 @@ def imported_modules(tree: ast.Module, module: str, is_package: bool, surfaces: 
             start = absolute(node, module, is_package)
             for alias in node.names:
                 path = f"{start}.{alias.name}"
-                is_name = path in surfaces.files and start in surfaces.files and surfaces.exports(start, alias.name)
+                is_name = {path, start} <= surfaces.files.keys() and alias.name in surfaces.imported_names(start)
                 paths.append(start if is_name else path)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_PATH.fullmatch(node.value):
             paths = [node.value]
@@ -133,10 +127,10 @@ def undeclared_imports(root: Path) -> list[UndeclaredImport]:
     folders = [*sorted(path for path in (root / "packages").iterdir()), *(root / other for other in OTHER_FOLDERS)]
     for folder in folders:
         own = {name.split(".")[1] for name, _ in modules_of(folder / "src")}
-        for file in sorted(folder.rglob("*.py")):
+        for file in sorted([*folder.rglob("*.py"), *folder.rglob("*.pyi")]):
             tree = ast.parse(file.read_text(encoding="utf-8"))
-            is_package = file.name == "__init__.py"
-            for module, line in imported_modules(tree, names.get(file, file.stem), is_package, surfaces):
+            name = names.get(file.with_suffix(".py"), file.stem)
+            for module, line in imported_modules(tree, name, file.stem == "__init__", surfaces):
                 if module not in surfaces.public and module.split(".")[1] not in own:
                     found.add(UndeclaredImport(folder.name, str(file.relative_to(root)), line, module))
     return sorted(found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import subprocess
 import sys
 import tomllib
@@ -50,7 +51,7 @@ def imports_of(node: ast.AST, *, inside_functions: bool) -> Iterator[tuple[str, 
 
 def imports_in(package: Path, *, inside_functions: bool) -> Iterator[tuple[str, str]]:
     """(module name, "file:line") of the package's imports from outside the standard library."""
-    files = sorted(package.glob("src/**/*.py"))
+    files = sorted([*package.glob("src/**/*.py"), *package.glob("src/**/*.pyi")])
     assert files, f"{package} holds no source."
     for file in files:
         for name, line in imports_of(ast.parse(file.read_text(encoding="utf-8")), inside_functions=inside_functions):
@@ -111,6 +112,17 @@ def test_importing_every_module_of_hooks_core_loads_no_torch() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert loaded.split() == []
+
+
+def test_every_name_of_a_stub_is_exported_for_type_checkers_and_at_run_time() -> None:
+    stubs = [stub for pyproject in PACKAGES for stub in sorted(pyproject.parent.glob("src/**/*.pyi"))]
+    assert len(stubs) > 5
+    for stub in stubs:
+        module = importlib.import_module(stub.parent.as_posix().partition("/src/")[2].replace("/", "."))
+        tree = ast.parse(stub.read_text(encoding="utf-8"))
+        names = {alias.name: alias.asname for node in tree.body for alias in getattr(node, "names", ())}
+        assert {name for name, other in names.items() if name != other} == set()
+        assert all(getattr(module, name, None) is not None for name in names)
 
 
 def test_no_package_owns_the_namespace() -> None:

@@ -19,7 +19,8 @@ def make_tree(tmp_path: Path) -> MakeTree:
     def make(code: str, *, file: str = "packages/car/src/camshaft/car/drive.py", readme: str = "") -> Path:
         engine = tmp_path / "packages" / "engine" / "src" / "camshaft" / "engine"
         files = {
-            engine / "__init__.py": "from camshaft.engine.start import start\nfrom camshaft.engine.oil import Oil\n",
+            engine / "__init__.py": "",
+            engine / "__init__.pyi": "from camshaft.engine.start import start\nfrom camshaft.engine.oil import Oil\n",
             engine / "start.py": "def start(): ...\n",
             engine / "oil.py": "class Oil: ...\n",
             engine / "valves" / "__init__.py": "",
@@ -80,6 +81,7 @@ def test_another_module_of_a_sibling_is_not(make_tree: MakeTree, code: str) -> N
     "file",
     [
         "packages/car/tests/test_drive.py",
+        "packages/car/src/camshaft/car/drive.pyi",
         "examples/drive.py",
         "docs/tutorials_source/drive.py",
         "test_support/drive.py",

@@ -122,12 +122,10 @@ def _definition(module: str, name: str, surfaces: Surfaces) -> tuple[str, str]:
     file = surfaces.files.get(module)
     if file is None or name in _statements(file):
         return module, name
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return _definition(node.module, alias.name, surfaces)
-    raise ValueError(f"`{name}` must be defined or imported in {module}, which exports it. Correct `__all__`.")
+    imported = surfaces.imported_names(module)
+    if name not in imported:
+        raise ValueError(f"`{name}` must be defined or imported in {module}, which exports it. Correct `__all__`.")
+    return _definition(*imported[name], surfaces)
 
 
 def _public_name(module: str, name: str, place: tuple[str, str], surfaces: Surfaces) -> PublicName:

@@ -1,11 +1,60 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from camshaft.hooks_core.support.on_demand import collection_paused
+
+INIT = """
+from camshaft.hooks_core.support.on_demand import on_demand
+
+__getattr__, __dir__, __all__ = on_demand(__name__)
+"""
+STUB = """
+from collections import OrderedDict as OrderedDict
+from engine_of_tests.valves import (
+    Intake as Intake,
+)
+"""
+
+
+@pytest.fixture
+def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package `engine_of_tests` whose exports are imported on demand."""
+    folder = tmp_path / "engine_of_tests"
+    folder.mkdir()
+    for name, text in {"__init__.py": INIT, "__init__.pyi": STUB, "valves.py": "class Intake: ...\n"}.items():
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "engine_of_tests"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_engine")
+def test_exports_of_a_stub_are_listed_at_once_and_imported_at_their_first_use() -> None:
+    package = __import__("engine_of_tests")
+    assert package.__all__ == ["Intake", "OrderedDict"]
+    assert {"Intake", "OrderedDict", "__file__"} < set(dir(package))
+    assert "engine_of_tests.valves" not in sys.modules
+    assert package.Intake is sys.modules["engine_of_tests.valves"].Intake is vars(package)["Intake"]
+
+
+@pytest.mark.usefixtures("_engine")
+def test_a_star_imports_all_exports_and_modules_stay_importable() -> None:
+    names: dict[str, object] = {}
+    exec("from engine_of_tests import *; from engine_of_tests import valves", names)
+    assert names.keys() - {"__builtins__"} == {"Intake", "OrderedDict", "valves"}
+
+
+@pytest.mark.usefixtures("_engine")
+def test_what_a_stub_does_not_state_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="module 'engine_of_tests' has no attribute 'Exhaust'"):
+        _ = __import__("engine_of_tests").Exhaust
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

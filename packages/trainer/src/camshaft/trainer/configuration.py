@@ -183,9 +183,7 @@ def _check_callback(callback: Any) -> None:
     for base in type(callback).__mro__:
         if base.__module__.partition(".")[0] in _LIGHTNING and base.__name__ != "Callback":
             rule = "without callbacks of Lightning, which need its trainer"
-            where = (
-                f"`{base.__name__}` from `camshaft.callbacks`" if base.__name__ in stock.__all__ else "what it needs"
-            )
+            where = f"`{base.__name__}` from `camshaft.callbacks`" if hasattr(stock, base.__name__) else "what it needs"
             action = f"Import {where}, or run the script with `python -m camshaft.compat run`."
             raise TypeError(must_be("callbacks", rule, callback, _WHERE, action))
     if not any(name in CATALOGUE or name.startswith("on_") for name in candidates(callback)):

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 
-def on_demand(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a package's `__getattr__`, which imports an export at its first use and keeps it.
+def on_demand(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return a package's `__getattr__`, `__dir__` and `__all__`, which import each export at its first use.
+
+    The exports are stated once, in `__init__.pyi` beside the package's `__init__.py`, where type checkers read them,
+    too: `from camshaft.loops.fit.loop import FitLoop as FitLoop`.
 
     Args:
         package: The package's `__name__`.
-        modules: By exported name, the module below the package that defines it.
     """
+    stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    modules = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        with collection_paused():
+            value = getattr(import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return get
+    return get, lambda: sorted({*vars(sys.modules[package]), *modules}), sorted(modules)
 
 
 @contextmanager

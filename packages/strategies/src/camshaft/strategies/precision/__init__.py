@@ -1,16 +1,5 @@
 """The number formats that a model computes in."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from camshaft.hooks_core.support.on_demand import on_demand
-from camshaft.strategies.precision.choice import PRECISIONS, choose_precision
-from camshaft.strategies.precision.formats import AutocastPrecision, Precision, TruePrecision
 
-if TYPE_CHECKING:
-    from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
-else:  # imported on first use
-    __getattr__ = on_demand(__name__, {"ScaledPrecision": "gradient_scaling"})
-
-__all__ = ["PRECISIONS", "AutocastPrecision", "Precision", "ScaledPrecision", "TruePrecision", "choose_precision"]
+__getattr__, __dir__, __all__ = on_demand(__name__)

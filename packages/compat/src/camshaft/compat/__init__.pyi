@@ -1,0 +1,10 @@
+from camshaft.compat.callback import Callback as Callback
+from camshaft.compat.data_module import DataModule as DataModule
+from camshaft.compat.module import TrainingModule as TrainingModule
+from camshaft.compat.names.finder import aliases_installed as aliases_installed
+from camshaft.compat.names.finder import install_aliases as install_aliases
+from camshaft.compat.names.finder import remove_aliases as remove_aliases
+from camshaft.compat.results import EvalResult as EvalResult
+from camshaft.compat.results import TrainResult as TrainResult
+from camshaft.compat.trainer import Trainer as Trainer
+from camshaft.trainer import seed_everything as seed_everything

@@ -1,0 +1,9 @@
+from camshaft.loops.metrics import MetricMismatchError as MetricMismatchError
+from camshaft.trainer.callbacks.gradient_norms import GradientNorms as GradientNorms
+from camshaft.trainer.callbacks.torch_switches import TorchSwitches as TorchSwitches
+from camshaft.trainer.checkpoints import CheckpointFormat as CheckpointFormat
+from camshaft.trainer.data_module import DataModule as DataModule
+from camshaft.trainer.module import TrainingModule as TrainingModule
+from camshaft.trainer.seeding import seed_everything as seed_everything
+from camshaft.trainer.trainer import Trainer as Trainer
+from camshaft.trainer.tuner import Tuner as Tuner

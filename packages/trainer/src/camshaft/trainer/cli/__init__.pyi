@@ -1,0 +1,11 @@
+from camshaft.trainer.cli.argument_parser import TrainerArgumentParser as TrainerArgumentParser
+from camshaft.trainer.cli.optimizers import LRSchedulerCallable as LRSchedulerCallable
+from camshaft.trainer.cli.optimizers import LRSchedulerType as LRSchedulerType
+from camshaft.trainer.cli.optimizers import LRSchedulerTypeTuple as LRSchedulerTypeTuple
+from camshaft.trainer.cli.optimizers import LRSchedulerTypeUnion as LRSchedulerTypeUnion
+from camshaft.trainer.cli.optimizers import OptimizerCallable as OptimizerCallable
+from camshaft.trainer.cli.optimizers import ReduceLROnPlateau as ReduceLROnPlateau
+from camshaft.trainer.cli.optimizers import instantiate_class as instantiate_class
+from camshaft.trainer.cli.save_config import SaveConfigCallback as SaveConfigCallback
+from camshaft.trainer.cli.trainer_cli import ArgsType as ArgsType
+from camshaft.trainer.cli.trainer_cli import TrainerCLI as TrainerCLI
