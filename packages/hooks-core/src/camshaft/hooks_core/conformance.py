@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,19 +19,9 @@ from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, ZERO_GRADS, Receiver, Ve
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.trace import Trace, check_without, frozen_names
 
-FEATURES = {
-    "validation": "validates after an epoch's last batch",
-    "mid_epoch_validation": "validates within an epoch, every `val_check_interval` batches",
-    "sanity_check": "runs a few validation batches before training",
-    "accumulation": "updates once every `accumulate_grad_batches` batches",
-    "skip_epoch": "ends an epoch's batches where the module's `on_train_batch_start` returns -1",
-    "skip_epoch_by_callback": "ends an epoch's batches where a callback's `on_train_batch_start` returns -1",
-    "skip_update": "goes on to the next batch where `training_step` returns None",
-    "optimizer_step": "lets the module override `optimizer_step` and hands it a closure",
-    "exceptions": "calls `on_exception` and `teardown` when a hook raises, and raises the same exception",
-    "monitoring": "calls callbacks that monitor after the module when an epoch ends",
-    "after_module": "calls callbacks after the module for the hooks that they name in `after_module`",
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("scenarios.toml").read_text(encoding="utf-8"))
+
+FEATURES: dict[str, str] = _TABLE["features"]
 """Optional features of a trainer, by name."""
 
 _STAGE_WORDS = {"fit": "train", "validate": "validation", "test": "test", "predict": "predict"}
@@ -70,7 +62,7 @@ class Scenario:
     skip_at: int | None = None
     no_loss_at: int | None = None
     raise_in: str | None = None
-    override: tuple[str, ...] = ()
+    override: tuple[str, ...] = attrs.field(default=(), converter=tuple)
 
     @property
     def hooks(self) -> frozenset[str]:
@@ -149,107 +141,7 @@ def _stage_counts(word: str, num_runs: int, num_batches: int) -> dict[str, int]:
     return per_run | per_batch | {f"{word}_step": num_batches}
 
 
-SCENARIOS: tuple[Scenario, ...] = (
-    Scenario("fit", "one epoch of training"),
-    Scenario("fit-epochs", "several epochs", num_epochs=3, num_batches=2),
-    Scenario(
-        "fit-validation",
-        "validation after each epoch's last batch",
-        features=("validation",),
-        num_epochs=2,
-        num_val_batches=2,
-    ),
-    Scenario(
-        "fit-validation-within-epoch",
-        "validation in the middle and at the end of an epoch",
-        features=("validation", "mid_epoch_validation"),
-        num_batches=4,
-        num_val_batches=1,
-        val_check_interval=2,
-    ),
-    Scenario(
-        "fit-sanity-check",
-        "a few validation batches before training, and validation at its end",
-        features=("validation", "sanity_check"),
-        num_val_batches=3,
-        num_sanity_val_batches=2,
-    ),
-    Scenario(
-        "fit-accumulation",
-        "two batches make one update, and a short last window one more",
-        features=("accumulation",),
-        num_epochs=2,
-        num_batches=5,
-        accumulate_grad_batches=2,
-    ),
-    Scenario(
-        "fit-skip-epoch",
-        "-1 from the module's on_train_batch_start ends the first epoch's batches; the second runs whole",
-        features=("skip_epoch",),
-        num_epochs=2,
-        skip_at=1,
-    ),
-    Scenario(
-        "fit-skip-epoch-by-callback",
-        "-1 from a callback's on_train_batch_start ends the first epoch's batches; the second runs whole",
-        features=("skip_epoch_by_callback",),
-        num_epochs=2,
-        skip_at=1,
-    ),
-    Scenario(
-        "fit-skip-update",
-        "None from training_step skips backward and update of that batch",
-        features=("skip_update",),
-        no_loss_at=1,
-    ),
-    Scenario(
-        "fit-optimizer-step",
-        "an overridden optimizer_step encloses forward, zeroing and backward",
-        features=("optimizer_step",),
-        override=("optimizer_step",),
-    ),
-    Scenario(
-        "fit-exception-in-epoch",
-        "a callback raises when the epoch starts",
-        features=("exceptions",),
-        raise_in="on_train_epoch_start",
-    ),
-    Scenario(
-        "fit-exception-in-backward",
-        "a callback raises between forward and backward",
-        features=("exceptions",),
-        raise_in="on_before_backward",
-    ),
-    Scenario(
-        "fit-monitoring",
-        "a callback that monitors is called after the module when an epoch ends",
-        features=("monitoring",),
-        num_epochs=2,
-    ),
-    Scenario("fit-after-module", "a callback is called after the module when a batch ends", features=("after_module",)),
-    Scenario("validate", "validation as a verb of its own", verb="validate"),
-    Scenario("test", "a test", verb="test"),
-    Scenario("predict", "a prediction", verb="predict"),
-    *(
-        Scenario(
-            f"{verb}-exception",
-            "a callback raises when a batch starts",
-            verb=verb,
-            features=("exceptions",),
-            raise_in=f"on_{_STAGE_WORDS[verb]}_batch_start",
-        )
-        for verb in ("validate", "test", "predict")
-    ),
-    *(
-        Scenario(
-            f"{verb}-after-module",
-            "a callback is called after the module when the stage starts",
-            verb=verb,
-            features=("after_module",),
-        )
-        for verb in ("validate", "test", "predict")
-    ),
-)
+SCENARIOS = tuple(Scenario(name, **facts) for name, facts in _TABLE["scenarios"].items())
 """Every scenario of the kit."""
 
 
