@@ -9,20 +9,9 @@ from typing import Literal, NoReturn
 import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.grammar.conditions import Condition
 from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle
-from camshaft.hooks_core.grammar.nodes import (
-    Call,
-    Condition,
-    Either,
-    If,
-    Maybe,
-    Node,
-    Repeat,
-    Seq,
-    Set,
-    Within,
-    hooks_in,
-)
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, hooks_in
 from camshaft.hooks_core.grammar.present import Optimization
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.trace import Event, Participant, Trace
