@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import os
@@ -674,6 +673,8 @@ def _refuse_misspelt(owner: object, name: str) -> None:
         return
     if any(name in vars(klass).get("__annotations__", ()) for klass in kind.__mro__):
         return
+    import difflib  # for such names alone
+
     settable = [one for one in dir(kind) if getattr(inspect.getattr_static(kind, one), "fset", None) is not None]
     public = sorted(one for one in {*settable, *attributes} if not one.startswith("_"))
     closest = difflib.get_close_matches(name, public, n=1, cutoff=_MISSPELT)
