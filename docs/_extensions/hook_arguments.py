@@ -7,7 +7,7 @@ import re
 
 from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps, RunHooks
 from camshaft.hooks_core.dispatch.binding import CANONICAL_NAMES
-from camshaft.hooks_core.eras.hooks import EarlierHooks, EraSpec
+from camshaft.hooks_core.eras.hooks import EARLIER_HOOKS, EraSpec
 from camshaft.hooks_core.spec import Receiver
 
 CONTENTS = {
@@ -67,13 +67,15 @@ OF_HOOKS = {
     "test_end": {"outputs": "A list of what `test_step` returned for each batch."},
 }
 
-_BASES = (DataHooks, RunHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback, EarlierHooks)
+_BASES = (DataHooks, RunHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback)
 _ARGUMENTS = re.compile(r"^Args:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 _ARGUMENT = re.compile(r"^ {4}(\w+): ((?:.*\n?)(?: {8}.*\n?)*)", re.MULTILINE)
 
 
 def docstring_of(hook: str) -> str:
-    """Return the docstring of the method that states a hook, without its indent."""
+    """Return the docstring of the method that states a hook, without its indent; the moment of an earlier one."""
+    if hook in EARLIER_HOOKS:
+        return EARLIER_HOOKS[hook].when
     return inspect.cleandoc(next(vars(base)[hook].__doc__ for base in _BASES if hook in vars(base)))
 
 

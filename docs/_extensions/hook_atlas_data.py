@@ -26,8 +26,8 @@ from camshaft.hooks_core.grammar import (
     Within,
     after_an_exception,
 )
+from camshaft.hooks_core.grammar.conditions import VARIATION_OF
 from camshaft.hooks_core.grammar.drawing import receivers_in_words
-from camshaft.hooks_core.grammar.nodes import VARIATION_OF
 from camshaft.hooks_core.grammar.present import Optimization
 from camshaft.hooks_core.spec import STAGES, VERBS, ZERO_GRADS, Receiver
 

@@ -21,7 +21,7 @@ from camshaft.compat.data_module import EarlierDataHooks
 from camshaft.compat.module import EarlierHooks
 from camshaft.compat.names.table import advice
 from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, HookFaultWarning, ModelHooks, Receiver, is_overridden
-from camshaft.hooks_core.dispatch.binding import candidates
+from camshaft.hooks_core.dispatch.candidates import candidates
 from camshaft.hooks_core.eras.hooks import hooks_of_eras
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)

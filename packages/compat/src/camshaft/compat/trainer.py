@@ -59,7 +59,6 @@ from camshaft.compat.private_parts import (
 )
 from camshaft.hooks_core import Receiver, is_overridden
 from camshaft.hooks_core.eras.hooks import EARLIER_ERAS
-from camshaft.hooks_core.support.known_attributes import check_attribute
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import Run
 from camshaft.strategies import SingleDeviceStrategy
@@ -229,7 +228,7 @@ class Trainer(ArgparseArguments, _Trainer):
             message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. {told}"
             raise AttributeError(message, name=name, obj=self)
         if self._is_sealed:
-            check_attribute(self, name, takes_own=True)
+            _refuse_misspelt(self, name)
         super().__setattr__(name, value)
 
     # what `camshaft.trainer.Trainer` lets a subclass add
@@ -662,6 +661,27 @@ class Trainer(ArgparseArguments, _Trainer):
         """The directory of the first checkpoint callback, if it was set; else the default directory."""
         callback = self.checkpoint_callback
         return str((callback and callback.dirpath) or self.default_root_dir)
+
+
+_MISSPELT = 0.8  # how much of two names is the same, as difflib tells it
+
+
+def _refuse_misspelt(owner: object, name: str) -> None:
+    """Raise `AttributeError` for a new attribute whose name is nearly that of a setting of a trainer of ours."""
+    kind, attributes = type(owner), vars(owner)
+    if name.startswith("_") or name in attributes or hasattr(kind, name) or not kind.__module__.startswith("camshaft."):
+        return
+    if any(name in vars(klass).get("__annotations__", ()) for klass in kind.__mro__):
+        return
+    import difflib  # for such names alone
+
+    settable = [one for one in dir(kind) if getattr(inspect.getattr_static(kind, one), "fset", None) is not None]
+    public = sorted(one for one in {*settable, *attributes} if not one.startswith("_"))
+    closest = difflib.get_close_matches(name, public, n=1, cutoff=_MISSPELT)
+    if closest:
+        where = kind.__qualname__
+        told = f"`{name}` must be an attribute of {where} to be set, but there is none. Did you mean `{closest[0]}`?"
+        raise AttributeError(told, name=name, obj=owner)
 
 
 def _is_property_of_ours(kind: type, name: str) -> bool:

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Literal, NoReturn
 
 import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.grammar.conditions import Condition
 from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle
-from camshaft.hooks_core.grammar.nodes import (
-    Call,
-    Condition,
-    Either,
-    If,
-    Maybe,
-    Node,
-    Repeat,
-    Seq,
-    Set,
-    Within,
-    hooks_in,
-)
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, hooks_in
 from camshaft.hooks_core.grammar.present import Optimization
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.trace import Event, Participant, Trace
@@ -91,12 +79,11 @@ def check(
         ValueError: If there is no such verb, or `zero_grad` fits neither the protocol nor the optimization.
     """
     optimization = optimization or _optimization(trace)
-    tail = after_an_exception
+    add: Callable[[Node], Node] = Seq  # by default nothing
     if cycle is None and (trace.protocol or any(one.version for one in trace.participants)):
         from camshaft.hooks_core.eras.orders import cycle_of_trace  # no trace of today needs it
 
         cycle, add, catalogue = cycle_of_trace(trace, verb, optimization, zero_grad, catalogue)
-        tail = partial(_changed_tail, add)
     elif cycle is None:
         cycle = life_cycle(verb, optimization=optimization, zero_grad=zero_grad)
     shown = f"show {verb}" + (f" --era {catalogue.protocol}" if catalogue.protocol else "")
@@ -104,12 +91,8 @@ def check(
     if verb == "fit" and optimization != "automatic":
         shown += f" --optimization {optimization}"
     receivers = _receivers(trace.participants, catalogue)
-    reports = frozenset(hooks_in(tail())) - {*hooks_in(cycle)}
-    _Walk(trace.events, verb, catalogue, receivers, shown, tail, reports).run(Automaton(cycle, receivers))
-
-
-def _changed_tail(change: Callable[[Node], Node], *, while_tearing_down: bool = False) -> Node:
-    return change(after_an_exception(while_tearing_down=while_tearing_down))
+    reports = {*hooks_in(add(after_an_exception()))} - {*hooks_in(cycle)}
+    _Walk(trace.events, verb, catalogue, receivers, shown, add, reports).run(Automaton(cycle, receivers))
 
 
 def _optimization(trace: Trace) -> Optimization:
@@ -124,8 +107,8 @@ def _receivers(participants: Sequence[Participant], catalogue: Catalogue) -> Cal
         spec = catalogue.get(hook)
         if spec is None or _is_free(hook, catalogue):
             return []
-        found = [one for one in participants if hook in one.hooks and one.kind in spec.receivers]
-        found.sort(key=lambda one: one.rank(hook))
+        having = (one for one in participants if hook in one.hooks and one.kind in spec.receivers)
+        found = sorted(having, key=lambda one: one.rank(hook))
         return [one.label for one in (found if spec.kind == "event" else found[:1])]
 
     return receivers
@@ -145,8 +128,8 @@ class _Walk:
     _catalogue: Catalogue
     _receivers: Callable[[str], list[str]]
     _shown: str
-    _tail: Callable[..., Node]
-    _reports: frozenset[str]
+    _add: Callable[[Node], Node]
+    _reports: set[str]
     _open: list[Event] = attrs.field(factory=list, init=False)
     _torn_down: set[str] = attrs.field(factory=set, init=False)
     _raised: Event | None = attrs.field(default=None, init=False)
@@ -164,7 +147,7 @@ class _Walk:
                 at = self._move(automaton, at, index, event)
         num_events = len(self._events)
         if self._open:
-            self._depart(num_events, [_end_of(self._open[-1])])
+            self._depart(num_events, [_step_of(self._open[-1], "exit")])
         if self._raised is not None:
             return self._run_after_exception(num_events)
         if not automaton.is_end(at):
@@ -184,10 +167,9 @@ class _Walk:
         torn_down = frozenset(self._torn_down)
 
         def receivers(hook: str) -> list[str]:
-            labels = self._receivers(hook)
-            return [label for label in labels if label not in torn_down] if hook == "teardown" else labels
+            return [label for label in self._receivers(hook) if hook != "teardown" or label not in torn_down]
 
-        tail = Automaton(self._tail(while_tearing_down=bool(torn_down)), receivers)
+        tail = Automaton(self._add(after_an_exception(while_tearing_down=bool(torn_down))), receivers)
         at = tail.start
         for index in range(first, len(self._events)):
             event = self._events[index]
@@ -204,9 +186,9 @@ class _Walk:
             if event.hook == "teardown":
                 self._torn_down.add(event.label)
         else:
-            if not self._open or (self._open[-1].hook, self._open[-1].label) != (event.hook, event.label):
-                self._depart(index, [_end_of(self._open[-1])] if self._open else ["a call to begin"])
-            self._open.pop()
+            expected = _step_of(self._open.pop(), "exit") if self._open else "a call to begin"
+            if expected != _step_of(event):
+                self._depart(index, [expected])
         return is_free
 
     def _is_free(self, index: int, event: Event) -> bool:
@@ -241,12 +223,8 @@ class _Walk:
         )
 
 
-def _step_of(event: Event) -> Step:
-    return Step(event.kind, event.hook, event.label)
-
-
-def _end_of(event: Event) -> Step:
-    return Step("exit", event.hook, event.label)
+def _step_of(event: Event, kind: Literal["enter", "exit"] | None = None) -> Step:
+    return Step(kind or event.kind, event.hook, event.label)
 
 
 _BITS: dict[Condition | None, int] = {None: 0, **{one: 1 << position for position, one in enumerate(Condition)}}
@@ -347,10 +325,10 @@ class Automaton:
         return len(self._free) - 1
 
     def _number(self, places: _Places) -> int:
-        number = self._numbers.setdefault(places, len(self._known))
-        if number == len(self._known):
+        if places not in self._numbers:
+            self._numbers[places] = len(self._known)
             self._known.append(places)
-        return number
+        return self._numbers[places]
 
     def _closure(self, places: Iterable[tuple[int, int]]) -> _Places:
         """Return all places that can be reached without a step."""
@@ -387,10 +365,9 @@ class Automaton:
                 end = self._link(self._build(body, at))
                 return self._link(at, end, mask=_BITS[condition], value=_BITS[condition])
             case Either(options=options):
-                ends = [self._build(option, self._link(at)) for option in options]
                 last = self._state()
-                for end in ends:
-                    self._link(end, last)
+                for option in options:
+                    self._link(self._build(option, self._link(at)), last)
                 return last
             case If(condition=condition, body=body, holds=holds):
                 bit = _BITS[condition]

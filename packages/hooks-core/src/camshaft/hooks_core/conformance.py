@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,19 +19,9 @@ from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, ZERO_GRADS, Receiver, Ve
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.trace import Trace, check_without, frozen_names
 
-FEATURES = {
-    "validation": "validates after an epoch's last batch",
-    "mid_epoch_validation": "validates within an epoch, every `val_check_interval` batches",
-    "sanity_check": "runs a few validation batches before training",
-    "accumulation": "updates once every `accumulate_grad_batches` batches",
-    "skip_epoch": "ends an epoch's batches where the module's `on_train_batch_start` returns -1",
-    "skip_epoch_by_callback": "ends an epoch's batches where a callback's `on_train_batch_start` returns -1",
-    "skip_update": "goes on to the next batch where `training_step` returns None",
-    "optimizer_step": "lets the module override `optimizer_step` and hands it a closure",
-    "exceptions": "calls `on_exception` and `teardown` when a hook raises, and raises the same exception",
-    "monitoring": "calls callbacks that monitor after the module when an epoch ends",
-    "after_module": "calls callbacks after the module for the hooks that they name in `after_module`",
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("scenarios.toml").read_text(encoding="utf-8"))
+
+FEATURES: dict[str, str] = _TABLE["features"]
 """Optional features of a trainer, by name."""
 
 _STAGE_WORDS = {"fit": "train", "validate": "validation", "test": "test", "predict": "predict"}
@@ -70,25 +62,19 @@ class Scenario:
     skip_at: int | None = None
     no_loss_at: int | None = None
     raise_in: str | None = None
-    override: tuple[str, ...] = ()
-
-    @property
-    def hooks(self) -> frozenset[str]:
-        """Hooks without which a trainer cannot run the scenario, or the trace shows nothing of what it tries."""
-        told = {"on_train_batch_start"} if self.skip_at is not None else set()
-        shown = {"on_before_optimizer_step"} if self.accumulate_grad_batches > 1 else set()
-        return frozenset({*self.override, *filter(None, [self.raise_in]), *told, *shown})
+    override: tuple[str, ...] = attrs.field(default=(), converter=tuple)
 
     def missing(
         self, verbs: Collection[str] = VERBS, features: Collection[str] | None = None, without: Collection[str] = ()
     ) -> tuple[str, ...]:
         """Return the verb, features and hooks that a trainer lacks for it; the arguments are those of `certify`."""
-        claimed = FEATURES if features is None else features
-        return (
-            *sorted({self.verb} - {*verbs}),
-            *sorted(self.features - {*claimed}),
-            *sorted(self.hooks & {one.rpartition(":")[2] for one in without}),
-        )
+        # without these it cannot run the scenario, or the trace shows nothing of what that tries
+        hooks = {*self.override, *filter(None, [self.raise_in])}
+        hooks |= {"on_train_batch_start"} if self.skip_at is not None else set()
+        hooks |= {"on_before_optimizer_step"} if self.accumulate_grad_batches > 1 else set()
+        lacking = [{self.verb} - {*verbs}, self.features - {*(FEATURES if features is None else features)}]
+        lacking.append(hooks & {one.rpartition(":")[2] for one in without})
+        return tuple(name for names in lacking for name in sorted(names))
 
     def expected_counts(self, zero_grad: ZeroGrad | None = None) -> dict[str, int]:
         """Return the expected number of calls per receiver, by hook; empty if the run raises.
@@ -98,158 +84,43 @@ class Scenario:
         """
         if self.raise_in is not None:
             return {}
+        around = dict.fromkeys(("prepare_data", "setup", "configure_sharded_model", "configure_model", "teardown"), 1)
+        around["on_exception"] = 0
         if self.verb != "fit":
-            return _around_run(self.verb) | _stage_counts(_STAGE_WORDS[self.verb], 1, self.num_batches)
-        num_skipped = 0 if self.skip_at is None else self.num_batches - self.skip_at
-        num_run = self.num_epochs * self.num_batches - num_skipped
-        num_losses = num_run - (0 if self.no_loss_at is None else self.num_epochs)
-        num_updates = self._num_updates(num_losses)
-        opens_without_loss = zero_grad == "before_training_step"  # a window is zeroed before its first step's outcome
-        num_windows = self._num_updates(num_run) if opens_without_loss else num_updates
-        num_validations = self._num_validations()
+            return around | _stage_counts(_STAGE_WORDS[self.verb], self.num_batches)
+        is_skipped, epochs = self.skip_at is not None, self.num_epochs
+        num_run = epochs * self.num_batches - (0 if self.skip_at is None else self.num_batches - self.skip_at)
+        num_losses = num_run - (0 if self.no_loss_at is None else epochs)
+        # a short last window counts
+        num_full = epochs * -(-self.num_batches // self.accumulate_grad_batches)
+        num_updates, num_windows = (num_losses, num_run) if self.accumulate_grad_batches == 1 else (num_full, num_full)
+        # a window is zeroed before its first step's outcome
+        opens_without_loss = zero_grad == "before_training_step"
+        per_epoch = self.num_batches // (self.val_check_interval or self.num_batches)
+        num_validations = epochs * per_epoch if self.num_val_batches else 0
         num_val_batches = num_validations * self.num_val_batches + self.num_sanity_val_batches
-        num_val_runs = num_validations + (1 if self.num_sanity_val_batches else 0)
+        has_sanity_check = int(self.num_sanity_val_batches > 0)
         return {
-            **_around_run("fit"),
-            "on_train_start": 1,
-            "on_train_epoch_start": self.num_epochs,
-            "on_train_batch_start": num_run + (0 if self.skip_at is None else 1),
-            "training_step": num_run,
-            "on_before_zero_grad": num_windows,
-            "on_before_backward": num_losses,
-            "on_after_backward": num_losses,
+            **around,
+            **_stage_counts("train", num_run, num_epochs=epochs),
+            **_stage_counts("validation", num_val_batches, num_validations + has_sanity_check),
+            **dict.fromkeys(("on_fit_start", "on_fit_end"), 1),
+            **dict.fromkeys(("on_sanity_check_start", "on_sanity_check_end"), has_sanity_check),
+            **dict.fromkeys(("on_before_backward", "on_after_backward"), num_losses),
+            "on_train_batch_start": num_run + is_skipped,
+            "on_before_zero_grad": num_windows if opens_without_loss else num_updates,
             "on_before_optimizer_step": num_updates,
-            "on_train_batch_end": num_run,
-            "on_train_epoch_end": self.num_epochs,
-            "on_train_end": 1,
-            "on_sanity_check_start": 1 if self.num_sanity_val_batches else 0,
-            "on_sanity_check_end": 1 if self.num_sanity_val_batches else 0,
-            **_stage_counts("validation", num_val_runs, num_val_batches),
         }
 
-    def _num_updates(self, num_losses: int) -> int:
-        if self.accumulate_grad_batches == 1:
-            return num_losses
-        return self.num_epochs * -(-self.num_batches // self.accumulate_grad_batches)  # a short last window counts
 
-    def _num_validations(self) -> int:
-        if not self.num_val_batches:
-            return 0
-        return self.num_epochs * (self.num_batches // (self.val_check_interval or self.num_batches))
+def _stage_counts(word: str, num_batches: int, num_runs: int = 1, num_epochs: int | None = None) -> dict[str, int]:
+    counts = dict.fromkeys((f"on_{word}_start", f"on_{word}_end"), num_runs)
+    counts |= dict.fromkeys((f"on_{word}_epoch_start", f"on_{word}_epoch_end"), num_epochs or num_runs)
+    step = "training_step" if word == "train" else f"{word}_step"
+    return counts | dict.fromkeys((f"on_{word}_batch_start", f"on_{word}_batch_end", step), num_batches)
 
 
-def _around_run(verb: str) -> dict[str, int]:
-    around = {"prepare_data": 1, "setup": 1, "configure_sharded_model": 1, "configure_model": 1, "teardown": 1}
-    return around | ({"on_fit_start": 1, "on_fit_end": 1} if verb == "fit" else {}) | {"on_exception": 0}
-
-
-def _stage_counts(word: str, num_runs: int, num_batches: int) -> dict[str, int]:
-    per_run = {f"on_{word}_{moment}": num_runs for moment in ("start", "epoch_start", "epoch_end", "end")}
-    per_batch = {f"on_{word}_batch_start": num_batches, f"on_{word}_batch_end": num_batches}
-    return per_run | per_batch | {f"{word}_step": num_batches}
-
-
-SCENARIOS: tuple[Scenario, ...] = (
-    Scenario("fit", "one epoch of training"),
-    Scenario("fit-epochs", "several epochs", num_epochs=3, num_batches=2),
-    Scenario(
-        "fit-validation",
-        "validation after each epoch's last batch",
-        features=("validation",),
-        num_epochs=2,
-        num_val_batches=2,
-    ),
-    Scenario(
-        "fit-validation-within-epoch",
-        "validation in the middle and at the end of an epoch",
-        features=("validation", "mid_epoch_validation"),
-        num_batches=4,
-        num_val_batches=1,
-        val_check_interval=2,
-    ),
-    Scenario(
-        "fit-sanity-check",
-        "a few validation batches before training, and validation at its end",
-        features=("validation", "sanity_check"),
-        num_val_batches=3,
-        num_sanity_val_batches=2,
-    ),
-    Scenario(
-        "fit-accumulation",
-        "two batches make one update, and a short last window one more",
-        features=("accumulation",),
-        num_epochs=2,
-        num_batches=5,
-        accumulate_grad_batches=2,
-    ),
-    Scenario(
-        "fit-skip-epoch",
-        "-1 from the module's on_train_batch_start ends the first epoch's batches; the second runs whole",
-        features=("skip_epoch",),
-        num_epochs=2,
-        skip_at=1,
-    ),
-    Scenario(
-        "fit-skip-epoch-by-callback",
-        "-1 from a callback's on_train_batch_start ends the first epoch's batches; the second runs whole",
-        features=("skip_epoch_by_callback",),
-        num_epochs=2,
-        skip_at=1,
-    ),
-    Scenario(
-        "fit-skip-update",
-        "None from training_step skips backward and update of that batch",
-        features=("skip_update",),
-        no_loss_at=1,
-    ),
-    Scenario(
-        "fit-optimizer-step",
-        "an overridden optimizer_step encloses forward, zeroing and backward",
-        features=("optimizer_step",),
-        override=("optimizer_step",),
-    ),
-    Scenario(
-        "fit-exception-in-epoch",
-        "a callback raises when the epoch starts",
-        features=("exceptions",),
-        raise_in="on_train_epoch_start",
-    ),
-    Scenario(
-        "fit-exception-in-backward",
-        "a callback raises between forward and backward",
-        features=("exceptions",),
-        raise_in="on_before_backward",
-    ),
-    Scenario(
-        "fit-monitoring",
-        "a callback that monitors is called after the module when an epoch ends",
-        features=("monitoring",),
-        num_epochs=2,
-    ),
-    Scenario("fit-after-module", "a callback is called after the module when a batch ends", features=("after_module",)),
-    Scenario("validate", "validation as a verb of its own", verb="validate"),
-    Scenario("test", "a test", verb="test"),
-    Scenario("predict", "a prediction", verb="predict"),
-    *(
-        Scenario(
-            f"{verb}-exception",
-            "a callback raises when a batch starts",
-            verb=verb,
-            features=("exceptions",),
-            raise_in=f"on_{_STAGE_WORDS[verb]}_batch_start",
-        )
-        for verb in ("validate", "test", "predict")
-    ),
-    *(
-        Scenario(
-            f"{verb}-after-module",
-            "a callback is called after the module when the stage starts",
-            verb=verb,
-            features=("after_module",),
-        )
-        for verb in ("validate", "test", "predict")
-    ),
-)
+SCENARIOS = tuple(Scenario(name, **facts) for name, facts in _TABLE["scenarios"].items())
 """Every scenario of the kit."""
 
 
@@ -422,13 +293,15 @@ def run_scenario(
         Exception: Whatever the trainer raises by itself.
     """
     trace = Trace(catalogue=catalogue, without=without)
-    module = adapter.make_module()
+    module, scripted = adapter.make_module(), Scripted()
     if scenario.no_loss_at is not None:
         _return_none_at(module, scenario.no_loss_at)
-    if scenario.skip_at is not None and "skip_epoch_by_callback" not in scenario.features:
-        _skip_epoch_at(module, scenario.skip_at)
+    if scenario.skip_at is not None:
+        _skip_epoch_at(scripted if "skip_epoch_by_callback" in scenario.features else module, scenario.skip_at)
+    if scenario.raise_in is not None:
+        _changed(scripted, scenario.raise_in, _raise)
     declaring = [make() for feature, make in _DECLARING.items() if feature in scenario.features]
-    callbacks: list[Callback] = [Plain(), *declaring, Scripted(scenario)]
+    callbacks: list[Callback] = [Plain(), *declaring, scripted]
     for callback in callbacks:
         trace.record(callback, Receiver.CALLBACK)
     extras: dict[str, Any] = {}
@@ -477,28 +350,12 @@ _DECLARING: dict[str, Callable[[], Callback]] = {"monitoring": Monitoring, "afte
 
 
 class Scripted(Callback):
-    """A callback that does what the scenario says: return -1 once, or raise once.
-
-    Args:
-        scenario: The scenario.
-    """
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._skip_at = scenario.skip_at if "skip_epoch_by_callback" in scenario.features else None
-        if scenario.raise_in is not None:
-            _changed(self, scenario.raise_in, _raise)
-
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:
-        """Return -1 at the batch that the scenario names, the first time that it comes."""
-        if batch_idx != self._skip_at:
-            return None
-        self._skip_at = None
-        return SKIP_EPOCH
+    """A callback that does what the scenario says: return -1 once, or raise once."""
 
 
 def _changed(owner: Any, name: str, change: Callable[..., Any]) -> None:
     """Let a method of a receiver return what a function makes of the call: of its result, and of its arguments."""
-    method = getattr(owner, name, lambda *args: None)  # a registered hook has no default
+    method = getattr(owner, name, lambda *args: None)  # some hooks have no default
 
     @functools.wraps(method)
     def changed(*args: Any, **kwargs: Any) -> Any:
@@ -521,17 +378,15 @@ def _return_none_at(module: Any, batch: int) -> None:
     _changed(module, "training_step", change)
 
 
-def _skip_epoch_at(module: Any, batch: int) -> None:
-    """Let a module's `on_train_batch_start` return -1 for one batch of the first epoch, which it knows by counting."""
+def _skip_epoch_at(receiver: Any, batch: int) -> None:
+    """Let a receiver return -1 for one batch of the first epoch, which it knows by counting."""
     batches = itertools.count()
 
     def change(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = start(*args, **kwargs)
         return SKIP_EPOCH if next(batches) == batch else result
 
-    if not hasattr(module, "on_train_batch_start"):
-        module.on_train_batch_start = lambda batch, batch_idx: None
-    _changed(module, "on_train_batch_start", change)
+    _changed(receiver, "on_train_batch_start", change)
 
 
 def _check_counts(trace: Trace, scenario: Scenario, zero_grad: ZeroGrad | None) -> None:

@@ -88,23 +88,20 @@ class Trace:
             TypeError: If the receiver's class allows no attributes on its instances.
         """
         kind = Receiver(kind)
+        shown = receiver_name(receiver)
         if any(receiver is known for known in self._recorded):
-            raise ValueError(
-                f"`receiver` must be recorded once, but got a {receiver_name(receiver)} ({type(receiver).__name__}) "
-                "again in Trace.record. Leave out the second call."
-            )
-        reading = ReceiverReading(receiver_name(receiver), kind)
+            told = f"`receiver` must be recorded once, but got a {shown} again in Trace.record."
+            raise ValueError(f"{told} Leave out the second call.")
+        reading = ReceiverReading(shown, kind)
         if self.protocol is None and self._read is not None:
             (reading,) = self._read([(kind, receiver)], self._catalogue)
-        chosen = None if only is None else frozenset(only)
-        wanted = self._wanted(receiver, reading, frozenset(hooks or ()), chosen)
+        wanted = self._wanted(receiver, reading, frozenset(hooks or ()), None if only is None else frozenset(only))
+        names = [spec.name for spec, _ in wanted]
         participant = Participant(
             name=self._free_name(receiver, name),
             kind=kind,
-            hooks=frozenset(spec.name for spec, _ in wanted),
-            after_module=frozenset(
-                spec.name for spec, _ in wanted if kind is Receiver.CALLBACK and runs_after_module(receiver, spec.name)
-            ),
+            hooks=names,
+            after_module=[one for one in names if kind is Receiver.CALLBACK and runs_after_module(receiver, one)],
             manual=kind is Receiver.MODULE and getattr(receiver, "automatic_optimization", True) is False,
             version=reading.version,
         )
@@ -115,10 +112,8 @@ class Trace:
             try:
                 object.__setattr__(receiver, spec.name, recorded)  # past a class's own
             except AttributeError as error:
-                raise TypeError(
-                    f"`receiver` must allow attributes on its instance, but got a {receiver_name(receiver)} in "
-                    "Trace.record. Remove `__slots__` from its class, or record a subclass."
-                ) from error
+                told = f"`receiver` must allow attributes on its instance, but got a {shown} in Trace.record."
+                raise TypeError(f"{told} Remove `__slots__` from its class, or record a subclass.") from error
         self.participants.append(participant)
         self._recorded.append(receiver)
         return receiver
@@ -144,16 +139,11 @@ class Trace:
             ValueError: If the path is a URL.
         """
         check_on_disk("path", fspath(path), "Trace.save")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(
-                json.dumps({"format": _FORMAT, "era": self.protocol, "participants": len(self.participants)}) + "\n"
-            )
-            for participant in self.participants:
-                facts = attrs.asdict(participant)
-                facts |= {key: sorted(facts[key]) for key in ("hooks", "after_module")}
-                file.write(json.dumps(facts) + "\n")
-            for event in self.events:
-                file.write(json.dumps(attrs.asdict(event, filter=lambda _, value: value != "")) + "\n")
+        head = {"format": _FORMAT, "era": self.protocol, "participants": len(self.participants)}
+        participants = [attrs.asdict(one, recurse=False) for one in self.participants]
+        events = [attrs.asdict(one, filter=lambda _, value: value != "") for one in self.events]
+        with open(path, "w", encoding="utf-8") as file:  # `default`: sets of names as lists
+            file.writelines(json.dumps(line, default=sorted) + "\n" for line in (head, *participants, *events))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Trace:
@@ -181,20 +171,18 @@ class Trace:
         self, receiver: object, reading: ReceiverReading, further: frozenset[str], only: frozenset[str] | None
     ) -> list[tuple[HookSpec, Callable[..., Any]]]:
         """Return the hooks to record, each with the method that it calls."""
-        kind, catalogue = reading.kind, self._catalogue
-        known = {name: spec for name, spec in catalogue.items() if kind in spec.receivers}
+        kind = reading.kind
+        known = {spec.name: spec for spec in self._catalogue.received_by(kind)}
         known |= {name: method.hook for name, method in reading.methods.items()}
-        for name in sorted(further | (only or frozenset())):
-            if name not in known or _method(receiver, known[name], kind) is None:
-                rule = f"names of hooks that the {kind} {receiver_name(receiver)} has"
-                raise ValueError(must_be("hooks", rule, name, "Trace.record", "Leave it out or define the method."))
+        methods = {name: method for name, spec in known.items() if (method := _method(receiver, spec, kind))}
+        for name in sorted((further | (only or frozenset())) - methods.keys()):
+            rule = f"names of hooks that the {kind} {receiver_name(receiver)} has"
+            raise ValueError(must_be("hooks", rule, name, "Trace.record", "Leave it out or define the method."))
         if only is None:
-            only = frozenset(
-                name for name, spec in known.items() if spec.kind == "event" or implementation(receiver, name)
-            )
-        methods = {name: _method(receiver, spec, kind) for name, spec in known.items()}
+            events = {name for name, spec in known.items() if spec.kind == "event"}
+            only = frozenset(events | {name for name in known if implementation(receiver, name)})
         wanted = {name for name in only | further if not self._without & {name, f"{kind}:{name}"}}
-        return [(known[name], method) for name, method in methods.items() if method and name in wanted]
+        return [(known[name], method) for name, method in methods.items() if name in wanted]
 
     def _free_name(self, receiver: object, name: str | None) -> str:
         taken = {participant.name for participant in self.participants}
@@ -246,10 +234,8 @@ def check_without(without: Collection[str], where: str, catalogue: Catalogue = C
 def _method(receiver: object, spec: HookSpec, kind: Receiver) -> Callable[..., Any] | None:
     """Return the method of a hook; for an event that a receiver does not even inherit, one that does nothing."""
     method = getattr(receiver, spec.name, None)
-    if callable(method):
-        return None if getattr(method, "__not_a_hook__", False) else method
-    if spec.kind != "event":
-        return None
+    if callable(method) or spec.kind != "event":
+        return method if callable(method) and not getattr(method, "__not_a_hook__", False) else None
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         """Receives the hook, and does nothing."""
@@ -257,9 +243,8 @@ def _method(receiver: object, spec: HookSpec, kind: Receiver) -> Callable[..., A
     nothing.__name__ = nothing.__qualname__ = spec.name
     # a run that calls a hook which it knows binds its own arguments
     arguments = arguments_of(CATALOGUE.get(spec.name, spec), kind)
-    nothing.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
-    )
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
+    nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return nothing
 
 

@@ -11,7 +11,7 @@ import torch
 import camshaft.callbacks as stock  # imports its exports on access
 import camshaft.strategies as strategies
 from camshaft.hooks_core import CATALOGUE, Callback
-from camshaft.hooks_core.dispatch.binding import candidates
+from camshaft.hooks_core.dispatch.candidates import candidates
 from camshaft.hooks_core.protocols import check_strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import FitLimits, PredictLoop, TestLoop, ValidationLoop

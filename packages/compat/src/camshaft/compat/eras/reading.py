@@ -15,10 +15,10 @@ from camshaft.hooks_core.dispatch.binding import (
     CANONICAL_NAMES,
     Argument,
     arguments_of,
-    candidates,
     for_one_loader,
     parameter_names,
 )
+from camshaft.hooks_core.dispatch.candidates import candidates
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, receiver_name, uses_parameter
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
 from camshaft.hooks_core.eras.binding import EraMethod, fit_in, fits

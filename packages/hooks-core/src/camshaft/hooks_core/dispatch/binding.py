@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from camshaft.hooks_core.dispatch.implementation import class_of, implementation
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -82,7 +81,7 @@ def bind(
     """
     parameters = _parameters(function, follow_wrapped=False)
     if parameters is None:
-        return tuple(Argument(name) for name in provided)
+        return tuple(map(Argument, provided))
     if _VARIADIC & {parameter.kind for parameter in parameters}:
         parameters = _parameters(function) or []
     kinds = {parameter.kind for parameter in parameters}
@@ -119,28 +118,7 @@ def positional_names(function: Callable[..., Any], provided: Sequence[str], opti
 def default_of(function: Callable[..., Any], name: str) -> Any:
     """Return the default of a function's parameter `name`; None where it has none, or takes it by `*args`."""
     parameter = inspect.signature(function).parameters.get(name)
-    return None if parameter is None else _default(parameter)
-
-
-def default_filled(function: Callable[..., Any], arguments: Sequence[Argument], source: str) -> Any:
-    """Return the default of the parameter that an argument of a call fills.
-
-    None where it has none, where the argument is not among them, and where `*args` or `**kwargs` of the function or of
-    a wrapper around it take arguments.
-
-    Args:
-        function: A bound method or plain function.
-        arguments: The arguments, as `bind` chose them.
-        source: The hook's parameter.
-    """
-    parameters = _parameters(function, follow_wrapped=False)
-    if parameters is None or _VARIADIC & {one.kind for one in parameters}:
-        return None
-    by_name = {one.name: one for one in parameters}
-    for position, argument in enumerate(arguments):
-        if argument.source == source:
-            return _default(parameters[position] if argument.keyword is None else by_name[argument.keyword])
-    return None
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
 
 def _parameters(function: Callable[..., Any], *, follow_wrapped: bool = True) -> list[inspect.Parameter] | None:
@@ -149,10 +127,6 @@ def _parameters(function: Callable[..., Any], *, follow_wrapped: bool = True) ->
         return list(inspect.signature(function, follow_wrapped=follow_wrapped).parameters.values())
     except (TypeError, ValueError):
         return None
-
-
-def _default(parameter: inspect.Parameter) -> Any:
-    return None if parameter.default is inspect.Parameter.empty else parameter.default
 
 
 def _bind_named(
@@ -169,12 +143,10 @@ def _bind_named(
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         source = _source(parameter, position, provided, by_name, others)
-        if source is None:
-            if parameter.default is inspect.Parameter.empty:
-                raise BindingError(_misfit(parameter.name, parameters, provided, optional))
+        if source is None and parameter.default is not inspect.Parameter.empty:
             by_keyword = True  # a gap: what follows can only be passed by its keyword
             continue
-        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and by_keyword:
+        if source is None or (parameter.kind is inspect.Parameter.POSITIONAL_ONLY and by_keyword):
             raise BindingError(_misfit(parameter.name, parameters, provided, optional))
         needs_keyword = by_keyword or parameter.kind is inspect.Parameter.KEYWORD_ONLY
         arguments.append(Argument(source, parameter.name if needs_keyword else None))
@@ -212,19 +184,11 @@ def _source(
     if parameter.kind not in _POSITIONAL or position >= len(provided) or provided[position] in by_name:
         return None
     name = CANONICAL_NAMES.get(provided[position], provided[position])
-    if others.get(name, parameter.name) != parameter.name:
-        return None
-    if parameter.name in _NOT_BY_POSITION and provided[position] not in _NOT_BY_POSITION:
-        return None
-    if name == LOADER_INDEX and not _may_be_index(parameter):
-        return None
-    return provided[position]
-
-
-def _may_be_index(parameter: inspect.Parameter) -> bool:
-    """Return whether a parameter's default allows it to stand for an index: `stage="val"` is something else."""
-    default = _default(parameter)
-    return default is None or (isinstance(default, int) and not isinstance(default, bool))
+    is_another = others.get(name, parameter.name) != parameter.name
+    is_another |= parameter.name in _NOT_BY_POSITION and provided[position] not in _NOT_BY_POSITION
+    if name == LOADER_INDEX and parameter.default is not parameter.empty:  # `stage="val"` is no index
+        is_another |= parameter.default is not None and type(parameter.default) is not int
+    return None if is_another else provided[position]
 
 
 def _misfit(
@@ -234,8 +198,6 @@ def _misfit(
     by_name = f" and, by these names alone, ({', '.join(optional)})" if optional else ""
     return f"its signature ({takes}) requires `{name}`, but the hook has only ({', '.join(provided)}){by_name}"
 
-
-_PUBLIC_PACKAGES = ("torch", "camshaft", "lightning", "pytorch_lightning", "lightning_fabric")
 
 CALLBACK_PREFIX = ("trainer", "module")
 """Arguments that a callback gets before an event's own."""
@@ -271,11 +233,9 @@ def bind_hook(
     # Steps get `batch_idx` by position or not at all, as in Lightning.
     to_keywords = (LOADER_INDEX,) if spec.kind == "step" else spec.parameters
     if num_loaders == 1:
-        without = tuple(name for name in provided if CANONICAL_NAMES.get(name, name) != LOADER_INDEX)
-        try:
+        without = [name for name in provided if CANONICAL_NAMES.get(name, name) != LOADER_INDEX]
+        with suppress(BindingError):
             return bind(method, without, spec.optional, to_keywords)
-        except BindingError:
-            pass
     return bind(method, provided, spec.optional, to_keywords)
 
 
@@ -293,56 +253,7 @@ def for_one_loader(
     """Return the arguments of a method in a stage with a single loader: its index only if the method requires it."""
     if spec.stage not in _STAGES_OF_LOADERS or all(argument.source != LOADER_INDEX for argument in arguments):
         return arguments
-    default = default_filled(getattr(method, "__recorded__", method), arguments, LOADER_INDEX)
-    if type(default) is int and default == 0:
+    parameters = _parameters(getattr(method, "__recorded__", method), follow_wrapped=False) or ()
+    if any(one.name == LOADER_INDEX and type(one.default) is int and one.default == 0 for one in parameters):
         return arguments  # it is what it would get
     return tuple(argument.canonical() for argument in bind_hook(method, spec, kind, num_loaders=1))
-
-
-def candidates(receiver: object) -> Iterator[str]:
-    """Yield the names of a receiver's methods that may be hooks: its own and its classes', not the base classes'.
-
-    What a trace put on it, so that it receives a hook that it does not implement, is none of its own.
-    """
-    seen: set[str] = set()
-    namespaces = [] if isinstance(receiver, type) else [getattr(receiver, "__dict__", {})]
-    namespaces += [
-        vars(klass)
-        for klass in class_of(receiver).__mro__
-        if not vars(klass).get("__hook_base__") and klass is not object and _package_of(klass) != "torch"
-    ]
-    for namespace in namespaces:
-        for name in namespace:
-            if name in seen or name.startswith("__"):
-                continue
-            seen.add(name)
-            method = implementation(receiver, name) if not isinstance(namespace[name], property) else None
-            if method is not None and not getattr(method, "__placeholder__", False):
-                yield name
-
-
-def own_classes(receiver: object) -> list[type]:
-    """Return the classes of a receiver that users wrote: without those of torch, Lightning, camshaft and Python."""
-    return [klass for klass in class_of(receiver).__mro__ if not _is_public_base(klass)]
-
-
-def is_own_name(receiver: object, name: str) -> bool:
-    """Return whether a name is the user's own: no class of torch, Lightning, camshaft or Python that it derives from
-    has it.
-
-    Args:
-        receiver: The object, or its class.
-        name: The name of a method or attribute.
-    """
-    own = own_classes(receiver)
-    return all(klass in own or name not in vars(klass) for klass in class_of(receiver).__mro__)
-
-
-def _package_of(klass: type) -> str:
-    return klass.__module__.partition(".")[0]
-
-
-def _is_public_base(klass: type) -> bool:
-    package = _package_of(klass)
-    is_python = package in sys.stdlib_module_names and package != "__main__"
-    return is_python or package in _PUBLIC_PACKAGES or bool(vars(klass).get("__hook_base__"))

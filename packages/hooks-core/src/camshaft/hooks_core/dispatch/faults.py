@@ -10,16 +10,8 @@ from types import MappingProxyType
 import attrs
 
 from camshaft.hooks_core.catalogue import Catalogue
-from camshaft.hooks_core.dispatch.binding import (
-    Argument,
-    BindingError,
-    bind_hook,
-    candidates,
-    fit_hook,
-    is_own_name,
-    own_classes,
-    parameter_names,
-)
+from camshaft.hooks_core.dispatch.binding import Argument, BindingError, bind_hook, fit_hook, parameter_names
+from camshaft.hooks_core.dispatch.candidates import candidates, is_own_name, own_classes
 from camshaft.hooks_core.dispatch.implementation import (
     class_of,
     implementation,
@@ -188,20 +180,19 @@ def _is_like(name: str, spec: HookSpec) -> bool:
 
 def _closest(name: str, names: Sequence[str], cutoff: float) -> list[str]:
     """Return the names that say nearly the same as another, the closest first."""
-    wanted, by_meaning = _meaning(name), dict[str, list[str]]()
+    wanted, near = _meaning(name), dict[str, str]()
     for one in names:
         meaning = _meaning(one)
         # which difflib asks first, too; few names come so far that it is imported
         may_be_close = 2 * min(len(meaning), len(wanted)) >= cutoff * (len(meaning) + len(wanted))
         if may_be_close and meaning[0] == wanted[:1]:
-            by_meaning.setdefault(meaning, []).append(one)
-    if not by_meaning:
+            near[one] = meaning
+    if not near:
         return []
     import difflib
 
-    return [
-        one for meaning in difflib.get_close_matches(wanted, by_meaning, cutoff=cutoff) for one in by_meaning[meaning]
-    ]
+    meanings = difflib.get_close_matches(wanted, dict.fromkeys(near.values()), cutoff=cutoff)
+    return [one for meaning in meanings for one in near if near[one] == meaning]
 
 
 @lru_cache(maxsize=1024)
@@ -218,9 +209,9 @@ def _fits(method: object, spec: HookSpec, kind: Receiver) -> bool:
     assert callable(method)
     if spec.parameters == ("stage",) and "stage" not in parameter_names(method):
         return False  # `set_up` and `tear_down` are everyday names
-    takes_some = bool(spec.parameters) or (kind is Receiver.CALLBACK and spec.kind == "event")
     arguments = fit_hook(method, spec, kind)
-    return bool(arguments) or (arguments is not None and not takes_some)
+    takes_none = not spec.parameters and (kind is not Receiver.CALLBACK or spec.kind != "event")
+    return bool(arguments) or (arguments is not None and takes_none)
 
 
 def _uncalled_overrides(receiver: object) -> Iterator[Fault]:
@@ -232,17 +223,14 @@ def _uncalled_overrides(receiver: object) -> Iterator[Fault]:
     classes = class_of(receiver).__mro__
     called: set[str] = set()
     for idx, declaring in enumerate(classes):
-        declared = {**vars(declaring).get("_uncalled_methods", {})}
-        called |= {name for name, action in declared.items() if not action}
-        for name, action in declared.items():
-            if name in called:
-                continue
+        for name, action in vars(declaring).get("_uncalled_methods", {}).items():
+            called |= set() if action else {name}
             override = next((vars(klass)[name] for klass in classes[:idx] if name in vars(klass)), None)
-            if override is None or getattr(override, "__not_a_hook__", False):
+            is_own = override is None or getattr(override, "__not_a_hook__", False)
+            if name in called or is_own or mentions_method(classes[:idx], name):
                 continue
-            if not mentions_method(classes[:idx], name):
-                message = (
-                    f"this method of Lightning's {declaring.__name__} is not called by that of camshaft, so an "
-                    f"override does nothing. {action} If it is a method of your own, mark it with `@not_a_hook`."
-                )
-                yield Fault(receiver_name(receiver), name, message, is_warning=True)
+            message = (
+                f"this method of Lightning's {declaring.__name__} is not called by that of camshaft, so an "
+                f"override does nothing. {action} If it is a method of your own, mark it with `@not_a_hook`."
+            )
+            yield Fault(receiver_name(receiver), name, message, is_warning=True)

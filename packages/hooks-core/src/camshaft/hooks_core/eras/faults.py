@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.dispatch.binding import BindingError, candidates, own_classes
+from camshaft.hooks_core.dispatch.binding import BindingError
+from camshaft.hooks_core.dispatch.candidates import candidates, own_classes
 from camshaft.hooks_core.dispatch.faults import OR_MARK, Fault, examine
 from camshaft.hooks_core.dispatch.implementation import implementation, mentions_method, method_of, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReceiverReading

@@ -11,7 +11,7 @@ import attrs
 
 from camshaft.hooks_core.bases import Callback, DataHooks, ModelHooks, StrategyHooks
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.dispatch.binding import candidates
+from camshaft.hooks_core.dispatch.candidates import candidates
 from camshaft.hooks_core.dispatch.faults import Fault, examine
 from camshaft.hooks_core.dispatch.implementation import mentions_method, method_of, receiver_name
 from camshaft.hooks_core.eras.binding import EraMethod, fit_in, fits

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import attrs
+
 from camshaft.hooks_core.eras.releases import Behaviour
-from camshaft.hooks_core.grammar.nodes import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
+from camshaft.hooks_core.grammar.conditions import Condition
+from camshaft.hooks_core.grammar.nodes import Call, Either, Maybe, Node, Repeat, Seq, Set, Within, unless
 
 VERBS = ("fit", "test")
 
@@ -38,7 +41,7 @@ def test() -> Node:
     """Return the life cycle of test before 2.0."""
     return Seq(
         _set_up(),
-        Maybe(Call("on_pre_performance_check"), when="if the trainer announces tests as well"),
+        Maybe("on_pre_performance_check", when="if the trainer announces tests as well"),
         _steps("test"),
         "on_post_performance_check",
         "teardown",
@@ -47,44 +50,43 @@ def test() -> Node:
 
 def _set_up() -> Node:
     return Seq(
-        Maybe(Call("init_ddp_connection"), when="if several processes run and have not joined"),
-        Maybe(Call("prepare_data"), when="on one process only"),
+        Maybe("init_ddp_connection", when="if several processes run and have not joined"),
+        Maybe("prepare_data", when="on one process only"),
         "setup",
-        Maybe(Call("on_hpc_load"), when="if a checkpoint is loaded"),
+        Maybe("on_hpc_load", when="if a checkpoint is loaded"),
         "configure_optimizers",
-        Maybe(Call("init_optimizers"), when="if there are optimizers"),
-        Maybe(Call("configure_apex"), when="if apex is used"),
-        Maybe(Call("configure_ddp"), when="if several processes run"),
+        Maybe("init_optimizers", when="if there are optimizers"),
+        Maybe("configure_apex", when="if apex is used"),
+        Maybe("configure_ddp", when="if several processes run"),
         "train_dataloader",
-        Maybe(Call("tng_dataloader"), when="if the training loader still has its first name"),
+        Maybe("tng_dataloader", when="if the training loader still has its first name"),
         "test_dataloader",
         "val_dataloader",
-        Maybe(Call("summarize"), when="if a summary is asked for"),
-        Maybe(Call("restore_weights"), when="if weights are restored"),
+        Maybe("summarize", when="if a summary is asked for"),
+        Maybe("restore_weights", when="if weights are restored"),
     )
 
 
 def _epoch(behaviour: Behaviour) -> Node:
+    ahead = Seq("transfer_batch_to_device", Set(Condition.MOVED, True))
+    started = Call("on_train_batch_start", sets=Condition.SKIPPED, on="-1")
+    trained = Seq(
+        unless(Condition.MOVED, "transfer_batch_to_device"),
+        Maybe("tbptt_split_batch", when="if batches are split along time"),
+        Repeat(_optimization(behaviour), each="split of the batch", at_least=1),
+        Maybe("on_train_batch_end", when=_SINCE_0_9),
+        "on_batch_end",
+        Maybe("on_tng_metrics", when="if metrics are to be logged"),
+        _PROGRESS_BAR,
+        Maybe(_validation(), when="if validation is due"),
+        _SAVE_POINT,
+    )
     batch = Seq(
         Set(Condition.MOVED, False),
-        Maybe(Seq("transfer_batch_to_device", Set(Condition.MOVED, True)), when="if batches are moved ahead"),
-        Call("on_batch_start", sets=Condition.SKIPPED, on="-1"),
-        Maybe(Call("on_train_batch_start", sets=Condition.SKIPPED, on="-1"), when=_SINCE_0_9),
-        If(
-            Condition.SKIPPED,
-            Seq(
-                If(Condition.MOVED, Call("transfer_batch_to_device"), holds=False),
-                Maybe(Call("tbptt_split_batch"), when="if batches are split along time"),
-                Repeat(_optimization(behaviour), each="split of the batch", at_least=1),
-                Maybe(Call("on_train_batch_end"), when=_SINCE_0_9),
-                "on_batch_end",
-                Maybe(Call("on_tng_metrics"), when="if metrics are to be logged"),
-                _PROGRESS_BAR,
-                Maybe(_validation(), when="if validation is due"),
-                _SAVE_POINT,
-            ),
-            holds=False,
-        ),
+        Maybe(ahead, when="if batches are moved ahead"),
+        attrs.evolve(started, hook="on_batch_start"),
+        Maybe(started, when=_SINCE_0_9),
+        unless(Condition.SKIPPED, trained),
     )
     return Seq(
         Set(Condition.SKIPPED, False),
@@ -92,7 +94,7 @@ def _epoch(behaviour: Behaviour) -> Node:
         Maybe(Set(Condition.HELD, False), when=""),
         "on_epoch_start",
         Repeat(batch, each="training batch", until=Condition.SKIPPED),
-        Maybe(Call("training_epoch_end"), when="unless no batch was run", left_out_if=Condition.SKIPPED),
+        Maybe("training_epoch_end", when="unless no batch was run", left_out_if=Condition.SKIPPED),
         "on_epoch_end",
         _SAVE_POINT,
     )
@@ -110,20 +112,14 @@ def _optimization(behaviour: Behaviour) -> Node:
         steps = Repeat(Seq(again, "on_before_zero_grad"), each="step of the optimizer, which it zeroes after")
         stepping = Within("optimizer_step", steps)
     elif behaviour.zero_grad == "before_backward":
-        gradients = Seq(forward, If(Condition.HELD, zero, holds=False), backward)
+        gradients = Seq(forward, unless(Condition.HELD, zero), backward)
     else:
         stepping = Seq(stepping, zero)
+    updated = Repeat(Seq(gradients, stepping), each="optimizer", at_least=1)
+    accumulated = Repeat(gradients, each="optimizer", at_least=1)
     return Either(
-        Seq(
-            Repeat(Seq(gradients, stepping), each="optimizer", at_least=1),
-            Set(Condition.HELD, False),
-            label="where the accumulation window ends",
-        ),
-        Seq(
-            Repeat(gradients, each="optimizer", at_least=1),
-            Set(Condition.HELD, True),
-            label="where gradients are only accumulated",
-        ),
+        Seq(updated, Set(Condition.HELD, False), label="where the accumulation window ends"),
+        Seq(accumulated, Set(Condition.HELD, True), label="where gradients are only accumulated"),
     )
 
 
@@ -136,8 +132,5 @@ def _validation(is_sanity_check: bool = False) -> Node:
 
 
 def _steps(word: str) -> Node:
-    return Seq(
-        Repeat(Seq("transfer_batch_to_device", f"{word}_step", f"{word}_step_end"), each=f"{word} batch"),
-        f"{word}_epoch_end",
-        f"{word}_end",
-    )
+    batch = Seq("transfer_batch_to_device", f"{word}_step", f"{word}_step_end")
+    return Seq(Repeat(batch, each=f"{word} batch"), f"{word}_epoch_end", f"{word}_end")

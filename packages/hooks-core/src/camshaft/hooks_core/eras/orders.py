@@ -21,33 +21,22 @@ from camshaft.hooks_core.eras.hooks import (
 from camshaft.hooks_core.eras.releases import behaviour_of
 from camshaft.hooks_core.grammar import life_cycle as life_cycle_of_today
 from camshaft.hooks_core.grammar import present
+from camshaft.hooks_core.grammar.conditions import Condition, Variation
 from camshaft.hooks_core.grammar.life_cycles import WORDS, check_zero_grad
 from camshaft.hooks_core.grammar.nodes import (
     Call,
-    Condition,
     Either,
     If,
     Maybe,
     Node,
     Repeat,
     Seq,
-    Variation,
     Within,
     keep,
+    unless,
     with_parts,
 )
-from camshaft.hooks_core.grammar.present import (
-    BACKWARD,
-    BEFORE_UPDATE,
-    STEP,
-    ZERO,
-    ZERO_FIRST,
-    Optimization,
-    backward_of_loss,
-    by_split,
-    by_window,
-    update_of_held_gradients,
-)
+from camshaft.hooks_core.grammar.present import Optimization
 from camshaft.hooks_core.spec import VERBS, Receiver, ZeroGrad
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.trace import Trace
@@ -110,7 +99,7 @@ def life_cycle(
     elif era in ("2.0", "2.x"):
         node = present.fit(present.optimization(optimization, place))
     else:
-        one = by_split(present.optimization(optimization, place))
+        one = present.by_split(present.optimization(optimization, place))
         node = present.fit(one, may_validate_after_epoch=True)
     if era == "1.x":
         node = with_old_hooks(node, era)
@@ -149,7 +138,7 @@ def life_cycle_of_version(
         else:
             one = present.optimization(optimization, place)
         node = present.fit(
-            by_split(one),
+            present.by_split(one),
             train_start_first=behaviour.train_start_comes_first,
             may_validate_after_epoch=behaviour.epoch_ends_before_validation,
         )
@@ -190,27 +179,23 @@ def _optimization_after_backward(zero_grad: ZeroGrad, *, step_zeroes: bool = Fal
         zero_grad: Where the loop zeroes gradients.
         step_zeroes: Whether `optimizer_step` zeroes them instead, after each step.
     """
-    zero_before = ZERO_FIRST if zero_grad == "before_backward" else Seq()
-    by_default = Maybe(Call("optimizer_zero_grad"), when="by default")
+    by_default = Maybe("optimizer_zero_grad", when="by default")
     zero_inside = Seq("on_before_zero_grad", by_default) if step_zeroes else Seq()
-    zero_after = ZERO if zero_grad == "after_optimizer_step" and not step_zeroes else Seq()
-    again = Seq(STEP, backward_of_loss())
+    zero_after = present.ZERO if zero_grad == "after_optimizer_step" and not step_zeroes else Seq()
+    zero_before = present.ZERO_FIRST if zero_grad == "before_backward" else Seq()
+    again = Seq(present.STEP, present.backward_of_loss())
     further = Repeat(again, each="further evaluation, by an optimizer that asks for it")
-    by_closure = Repeat(Seq(again, BEFORE_UPDATE), each="evaluation by the optimizer", at_least=1)
-    stepping = Seq(
-        Either(
-            Seq(BEFORE_UPDATE, Within("optimizer_step", _steps(further, zero_inside)), label="before the step"),
-            Seq(Within("optimizer_step", _steps(by_closure, zero_inside)), label="by the step's closure"),
-        ),
-        zero_after,
+    by_closure = Repeat(Seq(again, present.BEFORE_UPDATE), each="evaluation by the optimizer", at_least=1)
+    before, inside = (Within("optimizer_step", _steps(one, zero_inside)) for one in (further, by_closure))
+    either = Either(
+        Seq(present.BEFORE_UPDATE, before, label="before the step"), Seq(inside, label="by the step's closure")
     )
+    stepping = Seq(either, zero_after)
     held = If(Condition.HELD, Maybe(stepping, when="if they are applied anyway"))
-    update = Seq(
-        STEP,
-        If(Condition.NO_LOSS, Seq(zero_before, BACKWARD, stepping), holds=False),
-        If(Condition.NO_LOSS, held),
-    )
-    return by_window(update, Seq(STEP, backward_of_loss(zero=zero_before)), opens_with_first_batch=False)
+    applied = unless(Condition.NO_LOSS, Seq(zero_before, present.BACKWARD, stepping))
+    without_update = Seq(present.STEP, present.backward_of_loss(zero=zero_before))
+    update = Seq(present.STEP, applied, If(Condition.NO_LOSS, held))
+    return present.by_window(update, without_update, opens_with_first_batch=False)
 
 
 def _steps(evaluations: Node, zero: Node) -> Node:
@@ -220,47 +205,42 @@ def _steps(evaluations: Node, zero: Node) -> Node:
 
 def _optimization_in_line() -> Node:
     """Return the optimization of a batch in the document of 2.x: zeroing first, `optimizer_step` alone at the end."""
-    update = Seq(
-        ZERO_FIRST,
-        STEP,
-        If(Condition.NO_LOSS, Seq(BACKWARD, BEFORE_UPDATE, "optimizer_step"), holds=False),
-        If(Condition.NO_LOSS, update_of_held_gradients("optimizer_step")),
-    )
-    return by_window(update, Seq(ZERO_FIRST, STEP, backward_of_loss()), opens_with_first_batch=True)
+    applied = Seq(present.BACKWARD, present.BEFORE_UPDATE, "optimizer_step")
+    held = If(Condition.NO_LOSS, present.update_of_held_gradients("optimizer_step"))
+    update = Seq(present.ZERO_FIRST, present.STEP, unless(Condition.NO_LOSS, applied), held)
+    without_update = Seq(present.ZERO_FIRST, present.STEP, present.backward_of_loss())
+    return present.by_window(update, without_update, opens_with_first_batch=True)
 
 
-_JOIN = Maybe(Call("init_ddp_connection"), when="if several processes run and have not joined")
-_IN_PLACE_OF_DEFAULTS = Repeat(
-    Either(
-        "init_optimizers", "configure_apex", "configure_ddp", "on_post_move_to_device", "restore_weights", "summarize"
-    ),
-    each="part of the set-up that the module overrides",
-    variation=Variation.RARE,
+_JOIN = Maybe("init_ddp_connection", when="if several processes run and have not joined")
+_OVERRIDES = Either(
+    "init_optimizers", "configure_apex", "configure_ddp", "on_post_move_to_device", "restore_weights", "summarize"
 )
+_IN_PLACE_OF_DEFAULTS = Repeat(
+    _OVERRIDES, each="part of the set-up that the module overrides", variation=Variation.RARE
+)
+_INIT = Maybe(Seq("on_init_start", "on_init_end"), when="when the trainer is made")
+_EPOCH_END = Maybe("training_epoch_end", when="unless no batch was run", left_out_if=Condition.SKIPPED)
 _BEFORE: dict[str, Node] = {
-    "configure_callbacks": Seq(Maybe(Seq("on_init_start", "on_init_end"), when="when the trainer is made"), _JOIN),
+    "configure_callbacks": Seq(_INIT, _JOIN),
     "setup": _IN_PLACE_OF_DEFAULTS,
     "on_validation_epoch_end": Call("validation_epoch_end"),
     "on_test_epoch_end": Call("test_epoch_end"),
-    "on_train_epoch_end": Maybe(
-        Call("training_epoch_end"), when="unless no batch was run", left_out_if=Condition.SKIPPED
-    ),
+    "on_train_epoch_end": _EPOCH_END,
 }
 _AFTER: dict[str, Node] = {
     "configure_callbacks": _JOIN,
     "configure_optimizers": _IN_PLACE_OF_DEFAULTS,
-    "on_train_batch_end": Maybe(Call("get_progress_bar_dict"), when="if a progress bar is drawn"),
+    "on_train_batch_end": Maybe("get_progress_bar_dict", when="if a progress bar is drawn"),
     "validation_step": Call("validation_step_end"),
     "test_step": Call("test_step_end"),
 }
 """Hooks that have no moment of today, where runners of eras call them."""
 
+_STEP_END = Call("training_step_end", clears=Condition.NO_LOSS)
 _AFTER_STEP = Seq(
-    If(
-        Condition.NO_LOSS,
-        Maybe(Call("training_step_end", clears=Condition.NO_LOSS), when="if it is called anyway"),
-    ),
-    If(Condition.NO_LOSS, Call("training_step_end"), holds=False),
+    If(Condition.NO_LOSS, Maybe(_STEP_END, when="if it is called anyway")),
+    unless(Condition.NO_LOSS, "training_step_end"),
 )
 
 
@@ -272,11 +252,6 @@ def with_old_hooks(node: Node, era: str, version: str | None = None) -> Node:
         era: The era that says which moments these are.
         version: The release of it, if that is known.
     """
-    before: dict[str, list[EraSpec]] = {}
-    after: dict[str, list[EraSpec]] = {}
-    for spec in EARLIER_HOOKS.values():
-        for moment in spec.moments_in(era, version):
-            (before if spec.precedes else after).setdefault(moment, []).append(spec)
 
     def without_moments(part: Call | Within) -> tuple[Node, Node]:
         if isinstance(part, Call) and part.sets is Condition.NO_LOSS:
@@ -284,8 +259,9 @@ def with_old_hooks(node: Node, era: str, version: str | None = None) -> Node:
         return _BEFORE.get(part.hook, Seq()), _AFTER.get(part.hook, Seq())
 
     def in_moments(part: Call | Within) -> tuple[Node, Node]:
-        first, last = before.get(part.hook, []), after.get(part.hook, [])
-        return Seq(*(_call(old, part) for old in first)), Seq(*(_call(old, part) for old in last))
+        old = [spec for spec in EARLIER_HOOKS.values() if part.hook in spec.moments_in(era, version)]
+        first, last = ([_call(one, part) for one in old if one.precedes is before] for before in (True, False))
+        return Seq(*first), Seq(*last)
 
     return _inserted(_inserted(node, without_moments), in_moments)
 

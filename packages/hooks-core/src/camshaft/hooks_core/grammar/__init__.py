@@ -1,10 +1,10 @@
 """The order of hooks as data: the life cycle of each verb, from which trees, diagrams and checks are made."""
 
+from camshaft.hooks_core.grammar.conditions import Condition, Variation
 from camshaft.hooks_core.grammar.drawing import mermaid, tree
 from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle
 from camshaft.hooks_core.grammar.nodes import (
     Call,
-    Condition,
     Either,
     If,
     Maybe,
@@ -12,7 +12,6 @@ from camshaft.hooks_core.grammar.nodes import (
     Repeat,
     Seq,
     Set,
-    Variation,
     Within,
     hooks_in,
     parts,

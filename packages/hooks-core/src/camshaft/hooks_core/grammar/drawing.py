@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import attrs
@@ -10,12 +11,6 @@ from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, hooks_in
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
-_PLURAL = {
-    Receiver.CALLBACK: "callbacks",
-    Receiver.DATA: "data",
-    Receiver.MODULE: "module",
-    Receiver.STRATEGY: "strategy",
-}
 _GAP = "  "
 _LINE_LENGTH = 60
 """The most characters of hooks that share a line."""
@@ -28,9 +23,6 @@ class _Row:
     kind: str = ""
     notes: tuple[str, ...] = ()
     children: tuple[_Row, ...] = ()
-
-    def noted(self, note: str) -> _Row:
-        return attrs.evolve(self, notes=(*self.notes, note))
 
 
 def tree(title: str, node: Node, *, catalogue: Catalogue = CATALOGUE, compact: bool = False) -> str:
@@ -53,13 +45,11 @@ def tree(title: str, node: Node, *, catalogue: Catalogue = CATALOGUE, compact: b
 
 def receivers_in_words(spec: HookSpec) -> list[str]:
     """Return a hook's receivers in the order in which they are called."""
-    kinds = spec.receivers
+    words = ["callbacks" if kind is Receiver.CALLBACK else str(kind) for kind in spec.receivers]
     if spec.kind in ("provide", "transform", "override", "step"):
-        return [" or ".join(_PLURAL[kind] for kind in kinds)]
-    words = [_PLURAL[kind] for kind in kinds]
-    if spec.name == "on_train_epoch_end" and Receiver.CALLBACK in kinds:
-        words[0] = "callbacks that do not monitor"
-        words.append("callbacks that monitor")
+        return [" or ".join(words)]
+    if spec.name == "on_train_epoch_end" and words[0] == "callbacks":
+        return ["callbacks that do not monitor", *words[1:], "callbacks that monitor"]
     return words
 
 
@@ -67,10 +57,10 @@ def _joined(rows: Sequence[_Row]) -> list[_Row]:
     """Return rows in which plain neighbours with the same receivers are one, at all depths."""
     joined: list[_Row] = []
     for row in rows:
-        last = joined[-1] if joined else None
-        text = f"{last.text}, {row.text}" if last else ""
-        is_plain = last and not (last.notes or row.notes or last.children or row.children)
-        if last and is_plain and (row.receivers, row.kind) == (last.receivers, last.kind) and len(text) <= _LINE_LENGTH:
+        last = joined[-1] if joined else _Row("", "none")
+        is_plain = not (last.notes or row.notes or last.children or row.children)
+        is_like = (row.receivers, row.kind) == (last.receivers, last.kind)
+        if is_plain and is_like and len(text := f"{last.text}, {row.text}") <= _LINE_LENGTH:
             joined[-1] = attrs.evolve(last, text=text)
         else:
             joined.append(attrs.evolve(row, children=tuple(_joined(row.children))))
@@ -80,11 +70,10 @@ def _joined(rows: Sequence[_Row]) -> list[_Row]:
 def _lines(rows: Sequence[_Row], indent: str) -> list[tuple[str, str]]:
     """Return the lines of a tree, each with the text beside it."""
     lines: list[tuple[str, str]] = []
-    for position, row in enumerate(rows):
-        is_last = position == len(rows) - 1
+    for row in rows:
+        branch, below = ("└── ", "    ") if row is rows[-1] else ("├── ", "│   ")
         beside = _GAP.join(part for part in (row.receivers, ", ".join(row.notes)) if part)
-        lines.append((f"{indent}{'└── ' if is_last else '├── '}{row.text}", beside))
-        lines += _lines(row.children, indent + ("    " if is_last else "│   "))
+        lines += [(indent + branch + row.text, beside), *_lines(row.children, indent + below)]
     return lines
 
 
@@ -93,9 +82,8 @@ def _rows(node: Node, catalogue: Catalogue) -> list[_Row]:
         case Call(hook=hook):
             return [_hook(catalogue[hook])]
         case Within(hook=hook, body=body):
-            row = _hook(catalogue[hook])
             note = "encloses what follows, where it is overridden" if catalogue[hook].kind == "override" else "encloses"
-            return [attrs.evolve(row.noted(note), children=tuple(_rows(body, catalogue)))]
+            return [attrs.evolve(_hook(catalogue[hook], note), children=tuple(_rows(body, catalogue)))]
         case Seq(items=items, label=label):
             rows = [row for item in items for row in _rows(item, catalogue)]
             return [_Row(f"[{label}]", children=tuple(rows))] if label and rows else rows
@@ -122,14 +110,14 @@ def _label(node: Repeat | Maybe | If) -> str:
 def _under(label: str, rows: list[_Row]) -> list[_Row]:
     """Return rows under a label, or one row with the label beside it."""
     if len(rows) == 1 and not rows[0].text.startswith("["):
-        return [rows[0].noted(label)]
+        return [attrs.evolve(rows[0], notes=(*rows[0].notes, label))]
     return [_Row(f"[{label}]", children=tuple(rows))] if rows else []
 
 
-def _hook(spec: HookSpec) -> _Row:
+def _hook(spec: HookSpec, *notes: str) -> _Row:
     words = receivers_in_words(spec)
-    row = _Row(f"{spec.name}()", " ".join(f"[{word}]" for word in words), spec.kind)
-    return row.noted("SPECIAL CASE") if len(words) > len(spec.receivers) else row
+    special = ("SPECIAL CASE",) if len(words) > len(spec.receivers) else ()
+    return _Row(f"{spec.name}()", " ".join(f"[{word}]" for word in words), spec.kind, (*special, *notes))
 
 
 _Ends = list[tuple[str, str]]  # loose ends: a box, and what the arrow that leaves it says
@@ -156,12 +144,12 @@ class _Chart:
     def __init__(self, catalogue: Catalogue) -> None:
         self.lines: list[str] = []
         self._catalogue = catalogue
-        self._num_boxes = 0
-        self._depth = 1
+        self._names = (f"n{number}" for number in itertools.count(1))
+        self._indent = "    "
 
     def box(self, shape: str, ends: _Ends) -> str:
         """Add a box and the arrows that lead to it; returns its name."""
-        name = self._name()
+        name = next(self._names)
         self._line(f"{name}{shape}")
         self._arrows(ends, name)
         return name
@@ -182,27 +170,23 @@ class _Chart:
             case _ if next(hooks_in(node), None) is None:
                 return ends
             case Repeat(body=body):
-                again = self.box(f'{{{{"{_plain(_label(node))}"}}}}', ends)
+                again = self.box(f'{{{{"{_label(node).replace("`", "")}"}}}}', ends)
                 self._arrows(self.draw(body, [(again, "next")]), again)
                 return [(again, "none left")]
             case Maybe(body=body) | If(body=body):
-                choice = self.box(f'{{"{_plain(_label(node))}"}}', ends)
+                choice = self.box(f'{{"{_label(node).replace("`", "")}"}}', ends)
                 return [*self.draw(body, [(choice, "yes")]), (choice, "no")]
             case Either(options=options):
                 choice = self.box('{"one of"}', ends)
-                return [
-                    end
-                    for option in options
-                    for end in self.draw(option, [(choice, option.label if isinstance(option, Seq) else "")])
-                ]
+                labels = [(option, option.label if isinstance(option, Seq) else "") for option in options]
+                return [end for option, label in labels for end in self.draw(option, [(choice, label)])]
 
     def _within(self, hook: str, body: Node, ends: _Ends) -> _Ends:
-        name = self._name()
-        self._line(f'subgraph {name}["{hook}"]')
-        self._depth += 1
+        self._line(f'subgraph {next(self._names)}["{hook}"]')
+        outer, self._indent = self._indent, self._indent + "    "
         start = self.box(f'["enter {self._hook(hook)}"]', [])
         end = self.box(f'["leave {hook}"]', self.draw(body, [(start, "")]))
-        self._depth -= 1
+        self._indent = outer
         self._line("end")
         self._arrows(ends, start)
         return [(end, "")]
@@ -210,17 +194,9 @@ class _Chart:
     def _hook(self, hook: str) -> str:
         return f"{hook}<br/><small>{', '.join(receivers_in_words(self._catalogue[hook]))}</small>"
 
-    def _name(self) -> str:
-        self._num_boxes += 1
-        return f"n{self._num_boxes}"
-
     def _arrows(self, ends: _Ends, target: str) -> None:
         for source, text in ends:
             self._line(f"{source} -->|{text}| {target}" if text else f"{source} --> {target}")
 
     def _line(self, text: str) -> None:
-        self.lines.append("    " * self._depth + text)
-
-
-def _plain(text: str) -> str:
-    return text.replace("`", "")
+        self.lines.append(self._indent + text)

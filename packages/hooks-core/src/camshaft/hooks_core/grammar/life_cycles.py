@@ -45,14 +45,11 @@ def check_zero_grad(chosen: ZeroGrad | None, optimization: Optimization) -> None
     """Raise `ValueError` if there is no such place of zeroing, or one is given although the loop does not optimize."""
     if chosen is None:
         return
-    rule = action = ""
+    rule = f"None with {'no' if optimization == 'none' else optimization} optimization"
     if chosen not in ZERO_GRADS:
-        rule, action = f"one of {', '.join(ZERO_GRADS)}", "Pass one of these."
-    elif optimization != "automatic":
-        how = "manual optimization" if optimization == "manual" else "no optimization"
-        rule, action = f"None with {how}, where the loop zeroes no gradients", "Leave it out."
-    if rule:
-        raise ValueError(must_be("zero_grad", rule, chosen, "life_cycle", action))
+        rule = f"one of {', '.join(ZERO_GRADS)}"
+    if chosen not in ZERO_GRADS or optimization != "automatic":
+        raise ValueError(must_be("zero_grad", rule, chosen, "life_cycle", "Leave it out, or pass another."))
 
 
 def after_an_exception(*, while_tearing_down: bool = False) -> Node:

@@ -3,49 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 
 import attrs
 
-
-class Condition(StrEnum):
-    """State on which the order of a life cycle depends. All conditions are false at the beginning."""
-
-    SKIPPED = "the batch's start hook returned -1"
-    NO_LOSS = "`training_step` returned None"
-    HELD = "gradients are held by an open accumulation window"
-    SOME_HELD = "gradients of only some optimizers are held"
-    ANY_LOSS = "`training_step` returned a loss for an optimizer"
-    ANY_NO_LOSS = "`training_step` returned None for an optimizer"
-    NOTHING_APPLIED = "the optimizer had no gradients to apply"
-    RESUMED = "the run goes on from a checkpoint"
-    MOVED = "the batch was moved to its device before its start hook"
-
-
-class Variation(StrEnum):
-    """A departure from the ordinary run: one optimizer, one update a batch, and a loss in each."""
-
-    ACCUMULATION = "accumulation"
-    OPTIMIZERS = "optimizers"
-    SPLITS = "splits"
-    SKIPPED_LOSSES = "skipped-losses"
-    SANITY_CHECK = "sanity-check"
-    RARE = "rare"
-    """Everything else, such as reloaded loaders, closures that are evaluated again, or a batch that ends its epoch."""
-
-
-VARIATION_OF = {
-    Condition.HELD: Variation.ACCUMULATION,
-    Condition.SOME_HELD: Variation.ACCUMULATION,
-    Condition.NO_LOSS: Variation.SKIPPED_LOSSES,
-    Condition.ANY_LOSS: Variation.SKIPPED_LOSSES,
-    Condition.ANY_NO_LOSS: Variation.SKIPPED_LOSSES,
-    Condition.NOTHING_APPLIED: Variation.SKIPPED_LOSSES,
-    Condition.SKIPPED: Variation.RARE,
-    Condition.RESUMED: Variation.RARE,
-    Condition.MOVED: Variation.RARE,
-}
-"""By condition, the runs in which it may be true."""
+from camshaft.hooks_core.grammar.conditions import VARIATION_OF, Condition, Variation
 
 
 @attrs.frozen
@@ -176,6 +137,11 @@ class Set:
     value: bool
 
 
+def unless(condition: Condition, body: Node | str) -> If:
+    """Return a part that happens if and only if a condition does not hold."""
+    return If(condition, body, holds=False)
+
+
 Node = Call | Seq | Repeat | Maybe | Either | Within | If | Set
 """A part of a life cycle."""
 
@@ -237,19 +203,18 @@ def without(node: Node, left_out: frozenset[Variation]) -> Node:
     def change(part: Node) -> Node:
         return without(part, left_out)
 
+    conditions = {condition for condition, variation in VARIATION_OF.items() if variation in left_out}
     match node:
-        case If(condition=condition, body=body, holds=holds) if VARIATION_OF[condition] in left_out:
-            return Seq() if holds else change(body)
-        case Maybe(left_out_if=condition, body=body) if condition and VARIATION_OF[condition] in left_out:
-            return change(body)
-        case Maybe(is_usual=True, body=body) if Variation.RARE in left_out:
-            return change(body)
+        case If(holds=holds) if node.condition in conditions:
+            return Seq() if holds else change(node.body)
+        case Maybe() if node.left_out_if in conditions or (node.is_usual and Variation.RARE in left_out):
+            return change(node.body)
         case Maybe(variation=variation) | Seq(variation=variation) if variation in left_out:
             return Seq()
-        case Repeat(variation=variation, body=body) if variation in left_out:
-            return change(body)
-        case Repeat(body=body, until=until) if until and VARIATION_OF[until] in left_out:
-            return attrs.evolve(node, body=change(body), until=None)
+        case Repeat() if node.variation in left_out:
+            return change(node.body)
+        case Repeat() if node.until in conditions:
+            return attrs.evolve(node, body=change(node.body), until=None)
         case Either(options=options):
             kept = [option for option in map(change, options) if option != Seq()]
             return Seq(*parts(kept[0])) if len(kept) == 1 and isinstance(kept[0], Seq) else Either(*kept)

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from camshaft.hooks_core.grammar.nodes import (
-    Call,
-    Condition,
-    Either,
-    If,
-    Maybe,
-    Node,
-    Repeat,
-    Seq,
-    Set,
-    Variation,
-    Within,
-)
+from camshaft.hooks_core.grammar.conditions import Condition, Variation
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, unless
 from camshaft.hooks_core.spec import ZeroGrad
 
 _TRANSFER = Seq("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -33,12 +22,9 @@ def fit(optimize: Node, *, train_start_first: bool = False, may_validate_after_e
         train_start_first: Whether `on_train_start` comes before the sanity check.
         may_validate_after_epoch: Whether the validation at the end of an epoch may also follow the epoch's end hooks.
     """
-    sanity_check: Node = Maybe(
-        Seq("on_sanity_check_start", evaluation("validation"), "on_sanity_check_end"),
-        when="if a sanity check is asked for",
-        variation=Variation.SANITY_CHECK,
-    )
-    start: Node = Seq("on_train_start", _RARE_SAVE_POINT)
+    checks = Seq("on_sanity_check_start", evaluation("validation"), "on_sanity_check_end")
+    sanity_check = Maybe(checks, when="if a sanity check is asked for", variation=Variation.SANITY_CHECK)
+    start = Seq("on_train_start", _RARE_SAVE_POINT)
     training = Seq(
         *((start, sanity_check) if train_start_first else (sanity_check, start)),
         Repeat(_epoch(optimize, may_validate_after_epoch), each="training epoch"),
@@ -46,7 +32,7 @@ def fit(optimize: Node, *, train_start_first: bool = False, may_validate_after_e
         _RARE_SAVE_POINT,
     )
     return Seq(
-        _set_up(loaders=("train_dataloader", "val_dataloader")),
+        _set_up("train_dataloader", "val_dataloader"),
         "configure_optimizers",
         "on_fit_start",
         Maybe(training, when="if there is anything to train", is_usual=True),
@@ -57,87 +43,51 @@ def fit(optimize: Node, *, train_start_first: bool = False, may_validate_after_e
 
 def evaluate(word: str) -> Node:
     """Return the life cycle of the verb whose hooks are named after `word`: "validation", "test" or "predict"."""
-    loader = {"validation": "val_dataloader"}.get(word, f"{word}_dataloader")
-    return Seq(
-        _set_up(loaders=(loader,)), Maybe(evaluation(word), when="if there are batches", is_usual=True), "teardown"
-    )
+    loader = "val_dataloader" if word == "validation" else f"{word}_dataloader"
+    return Seq(_set_up(loader), Maybe(evaluation(word), when="if there are batches", is_usual=True), "teardown")
 
 
 def evaluation(word: str) -> Node:
     """Return one pass over evaluation data, in whichever verb."""
-    return Seq(
-        f"on_{word}_model_eval",
-        f"on_{word}_start",
-        f"on_{word}_epoch_start",
-        Repeat(
-            Seq(_TRANSFER, f"on_{word}_batch_start", f"{word}_step", f"on_{word}_batch_end"),
-            each=f"{word} batch",
-        ),
-        f"on_{word}_epoch_end",
-        f"on_{word}_end",
-        f"on_{word}_model_train",
-    )
+    batch = Seq(_TRANSFER, f"on_{word}_batch_start", f"{word}_step", f"on_{word}_batch_end")
+    before = [f"on_{word}_{moment}" for moment in ("model_eval", "start", "epoch_start")]
+    after = [f"on_{word}_{moment}" for moment in ("epoch_end", "end", "model_train")]
+    return Seq(*before, Repeat(batch, each=f"{word} batch"), *after)
 
 
-def _set_up(loaders: tuple[str, ...]) -> Node:
+def _set_up(*loaders: str) -> Node:
+    resume = Call("on_load_checkpoint", sets=Condition.RESUMED)
     return Seq(
         "configure_callbacks",
-        Maybe(Call("prepare_data"), when="on one process only"),
+        Maybe("prepare_data", when="on one process only"),
         "setup",
         "configure_sharded_model",
         "configure_model",
-        Maybe(
-            Call("on_load_checkpoint", sets=Condition.RESUMED),
-            when="if a checkpoint is loaded",
-            variation=Variation.RARE,
-        ),
+        Maybe(resume, when="if a checkpoint is loaded", variation=Variation.RARE),
         *loaders,
     )
 
 
 def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
-    free_gradients = Maybe(
-        Call("on_validation_model_zero_grad"),
-        when=f"unless {Condition.HELD}",
-        left_out_if=Condition.HELD,
+    validation = Seq(
+        Maybe("on_validation_model_zero_grad", when=f"unless {Condition.HELD}", left_out_if=Condition.HELD),
+        Maybe("val_dataloader", when="if loaders are reloaded", variation=Variation.RARE),
+        evaluation("validation"),
     )
-    reloading = Maybe(Call("val_dataloader"), when="if loaders are reloaded", variation=Variation.RARE)
-    validation = Seq(free_gradients, reloading, evaluation("validation"))
     at_the_end = "if validation is due at the end of the epoch, up to 1.3"
-    batch = Seq(
-        _TRANSFER,
-        Call("on_train_batch_start", sets=Condition.SKIPPED, on="-1"),
-        If(
-            Condition.SKIPPED,
-            Seq(
-                optimize,
-                _SCHEDULERS,
-                "on_train_batch_end",
-                Maybe(validation, when="if validation is due"),
-                _SCHEDULERS,
-                _SAVE_POINT,
-            ),
-            holds=False,
-        ),
-    )
+    due = Maybe(validation, when="if validation is due")
+    trained = Seq(optimize, _SCHEDULERS, "on_train_batch_end", due, _SCHEDULERS, _SAVE_POINT)
+    start = Call("on_train_batch_start", sets=Condition.SKIPPED, on="-1")
+    batch = Seq(_TRANSFER, start, unless(Condition.SKIPPED, trained))
+    reloaded = Seq("train_dataloader", Maybe("val_dataloader", when="if not before validation"))
+    begins = "unless the run goes on within an epoch"
     return Seq(
         Set(Condition.SKIPPED, False),
-        Maybe(
-            Seq("train_dataloader", Maybe(Call("val_dataloader"), when="if not before validation")),
-            when="if loaders are reloaded",
-            variation=Variation.RARE,
-        ),
-        Maybe(
-            Call("on_train_epoch_start"),
-            when="unless the run goes on within an epoch",
-            left_out_if=Condition.RESUMED,
-        ),
+        Maybe(reloaded, when="if loaders are reloaded", variation=Variation.RARE),
+        Maybe("on_train_epoch_start", when=begins, left_out_if=Condition.RESUMED),
         # What an epoch that ended early, or a checkpoint, left in the gradients may be kept or zeroed.
         Maybe(Seq(Set(Condition.HELD, False), Set(Condition.SOME_HELD, False)), when=""),
-        If(
-            Condition.RESUMED,
-            Seq(Maybe(Set(Condition.HELD, True), when=""), Maybe(Set(Condition.SOME_HELD, True), when="")),
-        ),
+        If(Condition.RESUMED, Seq(_by_chance(Condition.HELD), _by_chance(Condition.SOME_HELD))),
         Set(Condition.RESUMED, False),
         Repeat(batch, each="training batch", until=Condition.SKIPPED),
         "on_train_epoch_end",
@@ -147,11 +97,15 @@ def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
     )
 
 
+def _by_chance(condition: Condition, value: bool = True) -> Node:
+    return Maybe(Set(condition, value), when="")
+
+
 Optimization = Literal["automatic", "manual", "none"]
 
 STEP = Seq(Set(Condition.NO_LOSS, False), Call("training_step", sets=Condition.NO_LOSS, on="None"))
 ZERO = Seq("on_before_zero_grad", "optimizer_zero_grad")
-ZERO_FIRST = If(Condition.HELD, ZERO, holds=False)
+ZERO_FIRST = unless(Condition.HELD, ZERO)
 BACKWARD = Seq("on_before_backward", "backward", "on_after_backward")
 BEFORE_UPDATE = Seq("on_before_optimizer_step", "configure_gradient_clipping", Set(Condition.NOTHING_APPLIED, False))
 
@@ -168,29 +122,20 @@ def optimization(kind: Optimization, zero_grad: ZeroGrad) -> Node:
     if kind == "none":
         return Call("training_step")
     if kind == "manual":
-        pieces = Either(
-            Seq(BACKWARD, label="backward"),
-            "on_before_optimizer_step",
-            "configure_gradient_clipping",
-            Seq("on_before_zero_grad", "optimizer_zero_grad", label="zeroing"),
-        )
+        backward, zeroing = Seq(BACKWARD, label="backward"), Seq(*ZERO.items, label="zeroing")
+        pieces = Either(backward, "on_before_optimizer_step", "configure_gradient_clipping", zeroing)
         return Within("training_step", Repeat(pieces, each="call by the module, in its own order"))
     is_first, is_before_backward = zero_grad == "before_training_step", zero_grad == "before_backward"
     step = Seq(ZERO_FIRST, STEP) if is_first else STEP
     zero = ZERO_FIRST if is_before_backward else None
     spare = [Maybe(ZERO_FIRST, when="if an update follows anyway")] if is_before_backward else []
-    closure = Seq(
-        step,
-        backward_of_loss(BEFORE_UPDATE, zero=zero),
-        If(Condition.NO_LOSS, Seq(*spare, update_of_held_gradients())),
-    )
-    update: Node = Within(
-        "optimizer_step", Repeat(closure, each="evaluation of the closure", at_least=1, variation=Variation.RARE)
-    )
+    held = If(Condition.NO_LOSS, Seq(*spare, update_of_held_gradients()))
+    closure = Seq(step, backward_of_loss(BEFORE_UPDATE, zero=zero), held)
+    evaluations = Repeat(closure, each="evaluation of the closure", at_least=1, variation=Variation.RARE)
+    update: Node = Within("optimizer_step", evaluations)
     if zero_grad == "after_optimizer_step":
-        unless = f"unless {Condition.NOTHING_APPLIED}"
-        zero_last = Maybe(ZERO, when=unless, left_out_if=Condition.NOTHING_APPLIED)
-        update = Seq(Set(Condition.NOTHING_APPLIED, True), update, zero_last)
+        nothing = Condition.NOTHING_APPLIED
+        update = Seq(Set(nothing, True), update, Maybe(ZERO, when=f"unless {nothing}", left_out_if=nothing))
     return by_window(update, Seq(step, backward_of_loss(zero=zero)), opens_with_first_batch=is_first)
 
 
@@ -203,13 +148,12 @@ def by_split(one: Node) -> Node:
 
 
 def backward_of_loss(*following: Node, zero: Node | None = None) -> Node:
-    return If(Condition.NO_LOSS, Seq(*([zero] if zero else []), BACKWARD, *following), holds=False)
+    return unless(Condition.NO_LOSS, Seq(*([zero] if zero else []), BACKWARD, *following))
 
 
 def update_of_held_gradients(*stepping: str) -> Node:
     """Return the update of a window whose last batch has no loss: the gradients of its other batches may be applied."""
-    update = Maybe(Seq(BEFORE_UPDATE, *stepping), when="if they are applied anyway")
-    return If(Condition.HELD, update)
+    return If(Condition.HELD, Maybe(Seq(BEFORE_UPDATE, *stepping), when="if they are applied anyway"))
 
 
 def by_window(update: Node, without_update: Node, *, opens_with_first_batch: bool) -> Node:
@@ -220,48 +164,39 @@ def by_window(update: Node, without_update: Node, *, opens_with_first_batch: boo
         without_update: An optimizer's part where it does not.
         opens_with_first_batch: Whether a window's gradients are zeroed in its first batch even if that has no loss.
     """
+
+    def by_optimizer(*items: Node) -> Node:
+        one = Seq(_HELD_BY_CHANCE, *items)
+        return Repeat(one, each="optimizer", at_least=1, variation=Variation.OPTIMIZERS)
+
+    updated = (by_optimizer(update), Set(Condition.HELD, False), Set(Condition.SOME_HELD, False))
+    accumulated = (
+        Set(Condition.ANY_LOSS, False),
+        Set(Condition.ANY_NO_LOSS, False),
+        by_optimizer(without_update, _OUTCOME),
+        _ALL_HELD if opens_with_first_batch else _HELD_BY_OUTCOME,
+    )
     return Either(
-        Seq(
-            Repeat(Seq(_HELD_BY_CHANCE, update), each="optimizer", at_least=1, variation=Variation.OPTIMIZERS),
-            Set(Condition.HELD, False),
-            Set(Condition.SOME_HELD, False),
-            label="where the weights are updated",
-        ),
-        Seq(
-            Set(Condition.ANY_LOSS, False),
-            Set(Condition.ANY_NO_LOSS, False),
-            Repeat(
-                Seq(_HELD_BY_CHANCE, without_update, _OUTCOME),
-                each="optimizer",
-                at_least=1,
-                variation=Variation.OPTIMIZERS,
-            ),
-            _ALL_HELD if opens_with_first_batch else _HELD_BY_OUTCOME,
-            label="where gradients are only accumulated",
-            variation=Variation.ACCUMULATION,
-        ),
+        Seq(*updated, label="where the weights are updated"),
+        Seq(*accumulated, label="where gradients are only accumulated", variation=Variation.ACCUMULATION),
     )
 
 
 # What holds for one optimizer need not hold for the next.
 _HELD_BY_CHANCE = If(
-    Condition.SOME_HELD,
-    Seq(Maybe(Set(Condition.HELD, True), when=""), Maybe(Set(Condition.HELD, False), when="")),
+    Condition.SOME_HELD, Seq(_by_chance(Condition.HELD, value=True), _by_chance(Condition.HELD, value=False))
 )
 _ALL_HELD = Seq(Set(Condition.HELD, True), Set(Condition.SOME_HELD, False))
 _OUTCOME = Seq(
-    If(Condition.NO_LOSS, Set(Condition.ANY_LOSS, True), holds=False),
+    unless(Condition.NO_LOSS, Set(Condition.ANY_LOSS, True)),
     If(Condition.NO_LOSS, Set(Condition.ANY_NO_LOSS, True)),
 )
+_HELD_BY_LOSSES = Seq(
+    unless(Condition.ANY_NO_LOSS, _ALL_HELD),
+    If(Condition.ANY_NO_LOSS, unless(Condition.HELD, Set(Condition.SOME_HELD, True))),
+)
 _HELD_BY_OUTCOME = Seq(
-    If(
-        Condition.ANY_LOSS,
-        Seq(
-            If(Condition.ANY_NO_LOSS, _ALL_HELD, holds=False),
-            If(Condition.ANY_NO_LOSS, If(Condition.HELD, Set(Condition.SOME_HELD, True), holds=False)),
-        ),
-    ),
-    # A batch without loss may open a window anyway.
-    If(Condition.ANY_LOSS, Maybe(Set(Condition.HELD, True), when=""), holds=False),
+    If(Condition.ANY_LOSS, _HELD_BY_LOSSES),
+    unless(Condition.ANY_LOSS, _by_chance(Condition.HELD)),  # a batch without loss may open a window anyway
     _HELD_BY_CHANCE,
 )

@@ -30,7 +30,6 @@ INDEX_FILE = "plain.ckpt"
 _URL = re.compile(r"[A-Za-z][\w+.-]+(://|::\S*://)")
 _OF_THIS_MACHINE = re.compile(r"(file|local)://")
 _WITHOUT_A_SLASH = re.compile(r"[A-Za-z][\w+.-]+:/(?!/)")
-_READ_ONLY = ("http", "https")
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", "tos"))
 """Protocols of stores that show an object when its upload has ended, and the earlier one until then."""
 
@@ -83,20 +82,18 @@ def check_store(field: str, path: str, where: str) -> None:
     """
     if not is_url(path):
         return
-    protocol = _protocol(path)
-    if protocol in _READ_ONLY or "::" in path:
+    protocol, action = _protocol(path), "Pass one such as 's3://bucket/folder'."
+    if protocol in ("http", "https") or "::" in path:
         rule = "a folder of this machine, or of one store that can be written to"
-        raise ValueError(must_be(field, rule, path, where, "Pass one such as 's3://bucket/folder'."))
-    from_fsspec = _import_fsspec(path)
+        raise ValueError(must_be(field, rule, path, where, action))
+    fsspec = _import_fsspec(path)
     try:
-        from_fsspec.get_filesystem_class(protocol)
+        fsspec.get_filesystem_class(protocol)
     except ValueError as error:
-        rule = "a URL with a protocol that fsspec knows"
-        action = "Pass one such as 's3://bucket/folder'."
-        raise ValueError(must_be(field, rule, path, where, action)) from error
+        raise ValueError(must_be(field, "a URL whose protocol fsspec knows", path, where, action)) from error
     except ImportError as error:
-        rule = "a URL whose library is installed"
-        raise ImportError(must_be(field, rule, path, where, f"{error}."), name=error.name) from error
+        told = must_be(field, "a URL whose library is installed", path, where, f"{error}.")
+        raise ImportError(told, name=error.name) from error
 
 
 def check_on_disk(field: str, path: str, where: str) -> None:
@@ -171,11 +168,11 @@ def entries_of(folder: str) -> list[str]:
             return []
     store, place = _store(folder)
     try:
-        names = store.ls(place, detail=False)
+        names = store.ls(place, detail=False) or ()
     except (FileNotFoundError, NotADirectoryError):
         return []
     # An object store may list an object with the folder's own name, which some tools put there.
-    return [name for name in (str(one).rstrip("/").rpartition("/")[2] for one in names) if name] if names else []
+    return [name for name in (str(one).rstrip("/").rpartition("/")[2] for one in names) if name]
 
 
 def files_below(folder: str) -> list[str]:
@@ -215,15 +212,17 @@ def remove(path: str) -> None:
         return
     store, place = _store(path)
     kind = _kind(store, place)
+    if kind == "file":
+        store.rm_file(place)
     if kind != "directory":
-        if kind is not None:
-            store.rm_file(place)
         return
     for url in _index_first(files_below(path)):
         with contextlib.suppress(FileNotFoundError):
             store.rm_file(_store(url)[1])
     if _protocol(path) not in _OBJECT_STORES:
-        for folder in sorted(_folders(store, place), key=len, reverse=True):
+        found = store.find(place, withdirs=True, detail=True)
+        folders = {place, *(name for name, info in found.items() if info["type"] == "directory")}
+        for folder in sorted(folders, key=len, reverse=True):
             with contextlib.suppress(FileNotFoundError):
                 store.rmdir(folder)
 
@@ -240,11 +239,16 @@ def new_file(url: str) -> Iterator[Path]:
     Raises:
         OSError: If the store refuses, or another error of its library; a note has the URL.
     """
-    with tempfile.TemporaryDirectory(prefix="camshaft-") as folder:
-        path = Path(folder, url.rpartition("/")[2] or "file")
+    with _temporary_file(url) as path:
         yield path
         with _noting(url):
             _publish(url, lambda store, place: store.put_file(str(path), place))
+
+
+@contextlib.contextmanager
+def _temporary_file(url: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="camshaft-") as folder:
+        yield Path(folder, url.rpartition("/")[2] or "file")
 
 
 @contextlib.contextmanager
@@ -276,8 +280,7 @@ def local_copy(path: str) -> Iterator[Path]:
     if not is_url(path):
         yield Path(path)
         return
-    with tempfile.TemporaryDirectory(prefix="camshaft-") as folder:
-        copied = Path(folder, path.rpartition("/")[2] or "file")
+    with _temporary_file(path) as copied:
         with _noting(path):
             store, place = _store(path)
             if _kind(store, place) is None:
@@ -376,20 +379,15 @@ def _publish(url: str, write: Any) -> None:
 
 
 def _rename(store: Any, partial: str, place: str) -> None:
-    if type(store).mv is not _import_fsspec(place).AbstractFileSystem.mv:
+    if type(store).mv is _import_fsspec(place).AbstractFileSystem.mv:  # it takes a name with brackets for a pattern
+        store.cp_file(partial, place)
+        store.rm_file(partial)
+    else:
         store.mv(partial, place)
-        return
-    store.cp_file(partial, place)  # as fsspec's own `mv`, which takes a name with brackets for a pattern
-    store.rm_file(partial)
 
 
 def _index_first(urls: Iterable[str]) -> list[str]:
     return sorted(urls, key=lambda url: (url.rpartition("/")[2] != INDEX_FILE, url))
-
-
-def _folders(store: Any, place: str) -> list[str]:
-    found = store.find(place, withdirs=True, detail=True)
-    return [place, *(name for name, info in found.items() if info["type"] == "directory" and name != place)]
 
 
 def _kind(store: Any, place: str) -> str | None:
@@ -430,6 +428,5 @@ def _noting(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not any(url in note for note in getattr(error, "__notes__", ())):
-            error.add_note(f"Raised for {url!r}.")
+        error.add_note(f"Raised for {url!r}.")
         raise

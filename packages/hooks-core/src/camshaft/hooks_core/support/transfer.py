@@ -110,42 +110,31 @@ def rebuild(original: Any, parts: Sequence[Any]) -> Any:
     before = parts_of(original) or []
     if len(before) == len(parts) and all(part is other for part, other in zip(parts, before, strict=True)):
         return original
+    if isinstance(original, tuple):
+        return kind(parts)
     if isinstance(original, _SEQUENCES):
-        return _rebuild_sequence(original, parts)
+        copied: Any = copy.copy(original)
+        copied.clear()
+        copied.extend(parts)
+        return copied
     if _is_dataclass(original):
         return _rebuild_dataclass(original, parts)
     return _rebuild_mapping(original, dict(zip(original, parts, strict=True)))
 
 
-def _rebuild_sequence(original: Any, parts: Sequence[Any]) -> Any:
-    kind: Any = type(original)
-    if isinstance(original, deque):
-        return kind(parts, original.maxlen)
-    try:
-        return kind(parts)
-    except TypeError:
-        if isinstance(original, tuple):
-            raise
-        copied = copy.copy(original)
-        copied[:] = parts
-        return copied
-
-
 def _rebuild_dataclass(original: Any, parts: Sequence[Any]) -> Any:
     names = _names_of(original)
     if isinstance(original, Mapping):
-        kind: Any = type(original)
-        made = kind(**dict(zip(names, parts, strict=False)))
+        made: Any = type(original)(**dict(zip(names, parts, strict=False)))
         for key, part in zip(_extra_keys_of(original), parts[len(names) :], strict=True):
             made[key] = part
         return made
     copied = copy.copy(original)
     for name, part in zip(names, parts, strict=True):
         object.__setattr__(copied, name, part)  # the dataclass may be frozen
-    for klass in type(original).__mro__:
-        for name, member in vars(klass).items():
-            if isinstance(member, cached_property):
-                getattr(copied, "__dict__", {}).pop(name, None)
+    for name in [*getattr(copied, "__dict__", ())]:
+        if isinstance(getattr(type(copied), name, None), cached_property):
+            vars(copied).pop(name)
     return copied
 
 
@@ -161,10 +150,10 @@ def _rebuild_mapping(original: Any, items: dict[Any, Any]) -> Any:
         made = kind(items)
         if made.keys() == items.keys():
             return made
-    filled: Any = copy.copy(original)
+    copied = copy.copy(original)
     for key, item in items.items():
-        filled[key] = item
-    return filled
+        copied[key] = item
+    return copied
 
 
 def _is_dataclass(value: Any) -> bool:
@@ -223,11 +212,10 @@ def split_along_time(batch: Any, split_size: int, where: str) -> list[Any]:
 
 def _are_tensors_of_one_length(parts: Sequence[Any]) -> bool:
     """Return whether there are parts, all of them tensors, and all of one length in time."""
-    tensor_class, lengths = _tensor_class(), set()
-    for part in parts:
-        if not isinstance(part, tensor_class) or part.dim() <= _TIME_DIM:
-            return False
-        lengths.add(part.shape[_TIME_DIM])
+    tensor_class = _tensor_class()
+    if not all(isinstance(part, tensor_class) and part.dim() > _TIME_DIM for part in parts):
+        return False
+    lengths = {part.shape[_TIME_DIM] for part in parts}
     return len(lengths) == 1 and 0 not in lengths
 
 
