@@ -281,7 +281,7 @@ def test_what_is_no_loader_is_refused() -> None:
         ("validate", (Sized([]), 3)),
         ("validate", (Sized([]), [Sized([]), 3])),
     ):
-        message = rf"`{stage} loaders` must be a loader .* or a list, tuple or dictionary of loaders, but got 3 \(int\)"
+        message = rf"`{stage} loaders` must be a loader .*, but got 3 \(int\)"
         with pytest.raises(TypeError, match=message):
             BareTrainer(Net(), max_epochs=1).fit(*loaders)
     with pytest.raises(TypeError, match="but got 3"):

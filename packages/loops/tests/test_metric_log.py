@@ -249,7 +249,7 @@ def test_writing_a_default_out_is_no_change(training: Rig) -> None:
 def test_logging_before_any_epoch_is_refused() -> None:
     rig = Rig()
     rig.metrics.moment = "batch"
-    with pytest.raises(RuntimeError, match=r"`log` must be called in a hook or step .*Move the call"):
+    with pytest.raises(RuntimeError, match=r"`log` must be called in a hook or step .*Move it"):
         rig.log("x", 1.0)
 
 

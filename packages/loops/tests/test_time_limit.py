@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resumable_data import make_data
 
-from camshaft.loops import FitLimits
+from camshaft.loops import FitLimits, FitProgress
 from camshaft.loops.fit import limits as time_limit
-from camshaft.loops.fit.limits import Stopwatch, to_seconds
+from camshaft.loops.fit.limits import StoppingRules, to_seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 
@@ -92,10 +92,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_stopwatch_goes_on_from_what_earlier_parts_took(clock: Clock) -> None:
-    stopwatch = Stopwatch(5.0)
+def test_the_time_of_training_goes_on_from_what_earlier_parts_took(clock: Clock) -> None:
+    stopping = StoppingRules(FitLimits(), FitProgress(elapsed_seconds=5.0))
+    stopping.start_clock()
     clock.now += 3.0
-    assert stopwatch.elapsed_seconds == 8.0
+    stopping.note_time()
+    assert stopping.progress.elapsed_seconds == 8.0
 
 
 class Slow(Net):

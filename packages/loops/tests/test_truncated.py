@@ -103,9 +103,9 @@ def test_the_modules_own_split_takes_the_place_of_the_default() -> None:
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
-        ([], ValueError, r"must be at least one split, but got \[\]"),
-        (iter([1]), TypeError, "must be a list of splits, but got <list_iterator"),
-        (torch.ones(2, 2), TypeError, "must be a list of splits, but got tensor"),
+        ([], ValueError, r"must be a list of at least one split, but got \[\]"),
+        (iter([1]), TypeError, "must be a list of at least one split, but got <list_iterator"),
+        (torch.ones(2, 2), TypeError, "must be a list of at least one split, but got tensor"),
     ],
 )
 def test_an_own_split_that_makes_no_sense_is_an_error(returned: Any, error: Any, message: str) -> None:

@@ -24,7 +24,6 @@ from camshaft.compat.eras.releases import (
 from camshaft.compat.eras.updates import (
     BatchCountedManualOptimization,
     BatchCountedPerOptimizerOptimization,
-    BatchCountedTruncatedOptimization,
     NoOptimizer,
     NoToggle,
     toggle_of,
@@ -119,22 +118,14 @@ class EraOptimization(StandardOptimizationFactory):
         update = update_class(behaviour, optimizer, has_owner=has_owner(context.run, optimizer))
         return update(context, optimizer, optimizer_idx, default_zero_grad=behaviour.zero_grad, **further)
 
-    def make_truncated(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
-        """Return the mode of one optimizer on batches that are split."""
+    def make_per_optimizer(
+        self, context: UpdateContext, updates: Sequence[OptimizerUpdate], toggle: OptimizerToggle | None
+    ) -> UpdateMode:
+        """Return the mode of several optimizers that take turns, or of batches that are split."""
         if not _counts_batches(context.run):
-            return super().make_truncated(context, updates)
-        return BatchCountedTruncatedOptimization(context, updates)
-
-    def make_per_optimizer(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
-        """Return the mode of several optimizers that take turns."""
-        if not _counts_batches(context.run):
-            return super().make_per_optimizer(context, updates)
-        return BatchCountedPerOptimizerOptimization(
-            context,
-            updates,
-            toggle=self.make_toggle(context),
-            turns_by_epoch=release_of(context.run) >= TURNS_BY_EPOCH,
-        )
+            return super().make_per_optimizer(context, updates, toggle)
+        by_epoch = release_of(context.run) >= TURNS_BY_EPOCH
+        return BatchCountedPerOptimizerOptimization(context, updates, toggle=toggle, turns_by_epoch=by_epoch)
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return what lets the parameters of the optimizer at work alone require gradients, if its era did so."""

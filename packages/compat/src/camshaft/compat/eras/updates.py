@@ -18,7 +18,7 @@ from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.optimizer_step import replace_step
 from camshaft.loops import FitProgress
-from camshaft.loops.optimization.automatic import AutomaticOptimization, PerOptimizerOptimization, TruncatedOptimization
+from camshaft.loops.optimization.automatic import PerOptimizerOptimization
 from camshaft.loops.optimization.manual import ManualOptimization
 from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import (
@@ -269,27 +269,7 @@ class SecondOrderClosure:
         self._step(self)
 
 
-class BatchCount(AutomaticOptimization):
-    """A count of one update per batch, with any number of splits."""
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self._of_fit, self._progress = self._progress, FitProgress()
-
-    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """Run a batch as the mode does."""
-        num_before = self._progress.global_step
-        outputs = super().run_batch(batch, batch_idx, is_last)
-        if self._progress.global_step != num_before:
-            self._of_fit.global_step += 1
-        return outputs
-
-
-class BatchCountedTruncatedOptimization(BatchCount, TruncatedOptimization):
-    """`TruncatedOptimization` whose updates are counted by batches."""
-
-
-class BatchCountedPerOptimizerOptimization(BatchCount, PerOptimizerOptimization):
+class BatchCountedPerOptimizerOptimization(PerOptimizerOptimization):
     """`PerOptimizerOptimization` whose updates, and the optimizers' turns, are counted by batches.
 
     Where splits are accumulated, a window may lie in two batches: turns are then those of the windows, as ever.
@@ -301,6 +281,7 @@ class BatchCountedPerOptimizerOptimization(BatchCount, PerOptimizerOptimization)
 
     def __init__(self, *arguments: Any, turns_by_epoch: bool, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
+        self._of_fit, self._progress = self._progress, FitProgress()
         self._turns_by_epoch = turns_by_epoch
         self._all_turns = self._turns
 
@@ -314,7 +295,11 @@ class BatchCountedPerOptimizerOptimization(BatchCount, PerOptimizerOptimization)
             self._turns = [turns[num_earlier % len(turns)]]
         else:
             self._turns = turns
-        return super().run_batch(batch, batch_idx, is_last)
+        num_before = self._progress.global_step
+        outputs = super().run_batch(batch, batch_idx, is_last)
+        if self._progress.global_step != num_before:
+            self._of_fit.global_step += 1
+        return outputs
 
 
 class BatchCountedManualOptimization(ManualOptimization):

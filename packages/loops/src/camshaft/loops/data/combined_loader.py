@@ -84,8 +84,9 @@ class CombinedLoader:
         if mode not in get_args(CombinationMode):
             rule = f"one of {', '.join(map(repr, get_args(CombinationMode)))}"
             raise ValueError(must_be("mode", rule, mode, _WHERE, "Pass one of these."))
-        self._collection = LoaderCollection(loaders, _WHERE)
-        self._flattened, self._paths = self._collection.leaves, self._collection.paths
+        self._loaders = loaders
+        by_path, self._assemble = read_collection(loaders, _WHERE)
+        self._paths, self._flattened = list(by_path), list(by_path.values())
         self._mode: CombinationMode = mode
         self._progress = self._new_progress("new")
         self._is_loaded = False  # whether the leaves have states that no iteration took up yet
@@ -94,7 +95,7 @@ class CombinedLoader:
     @property
     def loaders(self) -> Any:
         """The collection of loaders, as it was passed."""
-        return self._collection.loaders
+        return self._loaders
 
     @property
     def mode(self) -> CombinationMode:
@@ -112,7 +113,7 @@ class CombinedLoader:
         Args:
             function: Given a loader, returns the one to take its place; called once per place.
         """
-        return type(self)(self._collection.assemble([function(leaf) for leaf in self._flattened]), self._mode)
+        return type(self)(self._assemble([function(leaf) for leaf in self._flattened]), self._mode)
 
     def __len__(self) -> int:
         """Return the number of batches.
@@ -150,21 +151,17 @@ class CombinedLoader:
             ValueError: If a loader is in the collection twice, so that its state is no single one.
             RuntimeError: If an error interrupted the iteration between two loaders of a batch.
         """
-        self._collection.check_distinct("state_dict")
+        self._check_distinct("state_dict")
         progress = self._progress
         if progress.phase == "broken":
             rule, action = "between two batches when its state is taken", "Use a state that was taken before."
             raise RuntimeError(must_be("iteration", rule, "interrupted by an error", f"{_WHERE}.state_dict", action))
-        return {
-            "mode": self._mode,
-            "phase": progress.phase,
-            "loaders": {
-                path: {"ended": ended, "exhausted": exhausted, "state": leaf.state_dict()}
-                for path, leaf, ended, exhausted in zip(
-                    self._paths, self._flattened, progress.ended, progress.exhausted, strict=True
-                )
-            },
+        places = zip(self._paths, self._flattened, progress.ended, progress.exhausted, strict=True)
+        loaders = {
+            path: {"ended": ended, "exhausted": exhausted, "state": leaf.state_dict()}
+            for path, leaf, ended, exhausted in places
         }
+        return {"mode": self._mode, "phase": progress.phase, "loaders": loaders}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where the state was taken; begin anew if that was after the last had ended.
@@ -173,20 +170,23 @@ class CombinedLoader:
             AttributeError: If a loader has no `state_dict` and `load_state_dict`.
             ValueError: If the state is of another mode or other places of loaders, or a loader is there twice.
         """
-        self._collection.check_distinct("load_state_dict")
-        where = f"{_WHERE}.load_state_dict"
-        action = "Combine the loaders as they were when the state was taken."
-        if state["mode"] != self._mode:
-            raise ValueError(must_be("state", f"one of mode {self._mode!r}", state["mode"], where, action))
-        if set(state["loaders"]) != set(self._paths):
-            rule = f"one of {', '.join(self._paths)}"
-            raise ValueError(must_be("state", rule, list(state["loaders"]), where, action))
+        self._check_distinct("load_state_dict")
+        if state["mode"] != self._mode or set(state["loaders"]) != set(self._paths):
+            rule, got = f"one of mode {self._mode!r} and {', '.join(self._paths)}", (state["mode"], [*state["loaders"]])
+            action = "Combine the loaders as they were when the state was taken."
+            raise ValueError(must_be("state", rule, got, f"{_WHERE}.load_state_dict", action))
         places = [state["loaders"][path] for path in self._paths]
         for leaf, place in zip(self._flattened, places, strict=True):
             leaf.load_state_dict(place["state"])
         ended, exhausted = ([bool(place[name]) for place in places] for name in ("ended", "exhausted"))
         self._progress = _Progress(state["phase"], ended, exhausted)
         self._is_loaded, self._is_resumed = True, state["phase"] == "under_way"
+
+    def _check_distinct(self, method: str) -> None:
+        """Raise `ValueError` if a loader is there twice, so that it has no single state."""
+        if len({id(leaf) for leaf in self._flattened}) < len(self._flattened):
+            rule, action = "different objects in every place, to have a state each", "Make a loader for each place."
+            raise ValueError(must_be("loaders", rule, self._loaders, f"{_WHERE}.{method}", action))
 
     def _new_progress(self, phase: str) -> _Progress:
         return _Progress(phase, [False] * len(self._flattened), [False] * len(self._flattened))
@@ -205,7 +205,7 @@ class CombinedLoader:
         return progress
 
     def _all_at_once(self, is_resumed: bool) -> Iterator[Any]:
-        progress, assemble, cycles = self._begin(is_resumed), self._collection.assemble, self._mode == "max_size_cycle"
+        progress, assemble, cycles = self._begin(is_resumed), self._assemble, self._mode == "max_size_cycle"
         ended, exhausted = progress.ended, progress.exhausted
         leaves = zip(self._flattened, ended, strict=True)
         iterators = [iter(()) if has_ended else _batches_of(leaf, is_resumed) for leaf, has_ended in leaves]
@@ -268,61 +268,43 @@ def _batches_of(leaf: Any, is_resumed: bool = False) -> Iterator[Any]:
     return read_promised(leaf, UNKNOWN if is_resumed else length_of(leaf), iterator=iter(leaf))
 
 
-class LoaderCollection:
-    """The loaders of a collection in its order, and its structure.
+Assemble = Callable[[list[Any]], Any]
+"""Makes a collection of a list with a value for each loader, with its dictionaries, lists and (named) tuples."""
+
+
+def read_collection(loaders: Any, where: str) -> tuple[dict[str, Any], Assemble]:
+    """Return the loaders of a collection by their places, and a function that makes the same collection of others.
 
     Args:
         loaders: A loader, or dictionaries, lists and tuples of loaders.
         where: Owner of the loaders, for errors.
 
-    Attributes:
-        loaders: The collection, as it was passed.
-        leaves: The loaders.
-        paths: The place of each.
-        assemble: Makes a collection of a list with a value for each loader, with dictionaries, lists and (named) tuples
-            in the same places.
-
     Raises:
         ValueError: If there is no loader in the collection.
         TypeError: If something in it is no iterable of batches.
     """
+    by_path: dict[str, Any] = {}
 
-    def __init__(self, loaders: Any, where: str) -> None:
-        by_path: dict[str, Any] = {}
-        self.loaders = loaders
-        self._where = where
-        self.assemble = self._compile(loaders, "loaders", by_path)
-        if not by_path:
-            raise ValueError(must_be("loaders", "at least one loader", loaders, where, "Pass a loader."))
-        self.paths, self.leaves = list(by_path), list(by_path.values())
-
-    def check_distinct(self, method: str) -> None:
-        """Raise `ValueError` if a loader is there twice, so that it has no single state."""
-        where = f"{self._where}.{method}"
-        if len({id(leaf) for leaf in self.leaves}) < len(self.leaves):
-            rule = "different objects in every place, to have a state each"
-            raise ValueError(must_be("loaders", rule, self.loaders, where, "Make a loader for each place."))
-
-    def _compile(self, node: Any, path: str, by_path: dict[str, Any]) -> Callable[[list[Any]], Any]:
-        """Collect the loaders below a node. Returns a function that builds the same structure of a list of values."""
+    def compile_node(node: Any, path: str) -> Assemble:
         if isinstance(node, Mapping):
-            items = [(key, self._compile(child, f"{path}[{key!r}]", by_path)) for key, child in node.items()]
+            items = [(key, compile_node(child, f"{path}[{key!r}]")) for key, child in node.items()]
             return lambda values: {key: part(values) for key, part in items}
         if isinstance(node, (list, tuple)):
-            parts = [self._compile(child, f"{path}[{idx}]", by_path) for idx, child in enumerate(node)]
+            parts = [compile_node(child, f"{path}[{idx}]") for idx, child in enumerate(node)]
             if isinstance(node, list):
                 return lambda values: [part(values) for part in parts]
             kind = type(node)
             if hasattr(kind, "_fields"):
                 return lambda values: kind(*[part(values) for part in parts])
             return lambda values: tuple([part(values) for part in parts])
-        if not is_loader(node):
-            rule = "a loader (an iterable of batches)" + (", and no tensor" if isinstance(node, Tensor) else "")
-            action = "Pass a DataLoader, say; a list, tuple or dictionary is a collection of loaders, not of batches."
-            value = node.shape if isinstance(node, Tensor) else node
-            raise TypeError(must_be(path, rule, value, self._where, action))
+        check_loader(node, path, where)
         by_path[path] = node
         return itemgetter(len(by_path) - 1)
+
+    assemble = compile_node(loaders, "loaders")
+    if not by_path:
+        raise ValueError(must_be("loaders", "at least one loader", loaders, where, "Pass a loader."))
+    return by_path, assemble
 
 
 UNKNOWN = float("inf")
@@ -388,22 +370,16 @@ def _end_order(loader: Iterable[Any], iterator: Iterator[Any]) -> None:
 _Loader = TypeVar("_Loader", bound="DataLoader[Any]")
 
 # What a loader is made of beside its dataset and the order in which it reads it.
-_SETTINGS = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "persistent_workers",
-    "in_order",
-)
+_SETTINGS = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+_SETTINGS += ("generator", "persistent_workers", "in_order")
 
 
-def is_loader(thing: object) -> bool:
-    """Return whether an object can be a loader: an iterable of batches, neither a string nor a batch itself."""
-    return isinstance(thing, Iterable) and not isinstance(thing, (str, bytes, Tensor))
+def check_loader(thing: object, path: str, where: str) -> None:
+    """Raise `TypeError` unless an object can be a loader: an iterable of batches, neither a text nor a tensor."""
+    if not isinstance(thing, Iterable) or isinstance(thing, (str, bytes, Tensor)):
+        rule = "a loader (an iterable of batches)" + (", and no tensor" if isinstance(thing, Tensor) else "")
+        action = "Pass a DataLoader, say; a list, tuple or dictionary is a collection of loaders, not of batches."
+        raise TypeError(must_be(path, rule, thing.shape if isinstance(thing, Tensor) else thing, where, action))
 
 
 def is_plain(loader: object) -> bool:

@@ -76,8 +76,7 @@ class TrainingBatches:
         strategy: Strategy | None = None,
     ) -> None:
         self._strategy = None if strategy is None or strategy.num_data_ranks == 1 else strategy
-        self._even: list[EvenLoader] = []
-        self._leaves: list[ResumableLoader] = []
+        self._leaves: list[Any] = []  # each a `ResumableLoader`; with several processes an `EvenLoader`
         self._loader = self._resumable(loader, stateless)
         self.num_batches = num_batches
         self._ahead = ReadAhead()
@@ -102,7 +101,7 @@ class TrainingBatches:
             ValueError: As `count_batches`, or if the processes have loaders that do not fit together.
         """
         if self._strategy is not None:
-            agree_on_lengths(self._even, self._strategy)
+            agree_on_lengths(self._leaves, self._strategy)
         self.num_batches = count_batches(self._loader, limit, argument)
 
     def end_epoch(self) -> None:
@@ -160,19 +159,16 @@ class TrainingBatches:
             action = "Give the same data and limits, or resume from the end of an epoch."
             raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
         self._loader.load_state_dict(state["loader"])
-        is_same_data = state["division"] == self._division
-        self._ahead.load_state_dict(state["read_ahead"], is_same_data=is_same_data)
+        self._ahead.load_state_dict(state["read_ahead"], is_same_data=state["division"] == self._division)
         self._first = num_done
 
     def _resumable(self, loader: Any, stateless: StatelessLoaders) -> Any:
         if isinstance(loader, CombinedLoader):
             return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
-        if self._strategy is None:
-            self._leaves.append(ResumableLoader(loader, stateless))
-        else:
-            self._even.append(EvenLoader(loader, self._strategy, stateless))
-            self._leaves.append(self._even[-1])
-        return self._leaves[-1]
+        is_alone = self._strategy is None
+        leaf = ResumableLoader(loader, stateless) if is_alone else EvenLoader(loader, self._strategy, stateless)
+        self._leaves.append(leaf)
+        return leaf
 
 
 @attrs.define(eq=False, repr=False)
@@ -430,14 +426,9 @@ class FitData:
         has_step = run.hooks.validation_step is not None
         overfit = limits.train_limit if limits.overfit_batches and has_step else None
         has_batches = validation.load(run, overfit) if has_step or run.loaders.get("validate") is not None else False
-        if has_step and not validation.loaders:
-            warn_user(
-                "There is a `validation_step` but no validation loader: validation is left out. Pass a loader, or "
-                "limit_val_batches=0 if none is wanted."
-            )
-        if validation.loaders and not has_step:
-            warn_user(
-                "There is a validation loader but no `validation_step`: validation is left out. Define the step, or "
-                "pass no loader."
-            )
+        if has_step != bool(validation.loaders):
+            there, missing = "validation loader", "`validation_step`: validation is left out. Define it"
+            if has_step:
+                there, missing = "`validation_step`", "validation loader: validation is left out. Pass one"
+            warn_user(f"There is a {there} but no {missing}, or pass limit_val_batches=0.")
         return has_step and has_batches

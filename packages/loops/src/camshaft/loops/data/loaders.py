@@ -7,21 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any
 
-from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler, SubsetRandomSampler
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,
-    LoaderCollection,
+    check_loader,
     copy_loader,
-    is_loader,
     is_plain,
     is_stream,
     length_of,
     nodes_of,
     order_of,
+    read_collection,
     read_promised,
     samplers_of,
 )
@@ -47,10 +46,10 @@ def training_loader(run: Run) -> Any:
     if isinstance(given, (list, tuple, Mapping)):
         seed_workers(_flat(given), run.strategy.global_rank)
         return given or None
-    if given is None:
-        return None
-    seed_workers(leaves_of(given), run.strategy.global_rank)
-    return _checked(given, "train", run)
+    if given is not None:
+        seed_workers(leaves_of(given), run.strategy.global_rank)
+        check_loader(given, "train loaders", run.verb)
+    return given
 
 
 def as_one_loader(given: Any) -> Any:
@@ -74,7 +73,9 @@ def evaluation_loaders(run: Run, stage: str) -> tuple[Any, list[Iterable[Any]]]:
         TypeError: If something else than a loader or a collection of loaders was given.
     """
     given = _given_or_provided(run, stage)
-    loaders = [] if given is None else [_checked(loader, stage, run) for loader in _flat(given)]
+    loaders = [] if given is None else list(_flat(given))
+    for loader in loaders:
+        check_loader(loader, f"{stage} loaders", run.verb)
     seed_workers([leaf for loader in loaders for leaf in leaves_of(loader)], run.strategy.global_rank)
     return given, loaders
 
@@ -92,10 +93,10 @@ def as_given(given: Any, loaders: list[Any]) -> Any:
         return parts_of(loaders[0]) if loaders else given
     if not loaders:
         return given
-    collection = LoaderCollection(given, "loaders")
-    if len(collection.leaves) != len(loaders) or all(map(is_, collection.leaves, loaders)):
+    by_path, assemble = read_collection(given, "loaders")
+    if len(by_path) != len(loaders) or all(map(is_, by_path.values(), loaders)):
         return given
-    return collection.assemble(loaders)
+    return assemble(loaders)
 
 
 def parts_of(loader: Any) -> Any:
@@ -105,14 +106,14 @@ def parts_of(loader: Any) -> Any:
 
 def _given_or_provided(run: Run, stage: str) -> Any:
     """Return the loaders that were passed, else those of the hook, or of its attribute of data module or module."""
-    name = LOADER_HOOKS[stage]
+    name, given = LOADER_HOOKS[stage], run.loaders.get(stage)
     provide = getattr(run.hooks, name)
-    if run.loaders.get(stage) is not None:
-        return _converted(run.loaders[stage])
-    if provide is not None:
-        return _converted(provide())
-    attributes = (getattr(owner, "__dict__", {}).get(name) for owner in (run.data, run.module))
-    return _converted(next((given for given in attributes if given is not None), None))
+    if given is None and provide is not None:
+        given = provide()
+    elif given is None:
+        attributes = (getattr(owner, "__dict__", {}).get(name) for owner in (run.data, run.module))
+        given = next((one for one in attributes if one is not None), None)
+    return _converted(given)
 
 
 def _converted(given: Any) -> Any:
@@ -141,15 +142,6 @@ def _flat(given: Any) -> Iterator[Any]:
         yield given
 
 
-def _checked(loader: Any, stage: str, run: Run) -> Any:
-    if not is_loader(loader):
-        rule = "a loader (an iterable of batches), or a list, tuple or dictionary of loaders"
-        rule += ", and no tensor" if isinstance(loader, Tensor) else ""
-        value = loader.shape if isinstance(loader, Tensor) else loader
-        raise TypeError(must_be(f"{stage} loaders", rule, value, run.verb, "Pass one of these."))
-    return loader
-
-
 def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> int | float:
     """Return the number of batches to take of a loader.
 
@@ -166,13 +158,13 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
     length = length_of(loader)
     if isinstance(limit, int):
         return min(length, limit)
-    if limit == 1.0:
-        return length
-    if length == UNKNOWN and limit != 0.0:
-        action = "Pass an int."
-        raise ValueError(must_be(argument, "1.0 or an int for a loader of unknown length", limit, "fit", action))
-    num_batches = int(length * limit + 1e-9) if limit else 0  # 0.29 * 100 is a little less than 29
-    if limit > 0 and num_batches == 0 and length > 0:
+    if limit in (0.0, 1.0):
+        return length if limit else 0
+    if length == UNKNOWN:
+        rule = "1.0 or an int for a loader of unknown length"
+        raise ValueError(must_be(argument, rule, limit, "fit", "Pass an int."))
+    num_batches = int(length * limit + 1e-9)  # 0.29 * 100 is a little less than 29
+    if num_batches == 0 and length > 0:
         rule = f"0 or a share of at least one of the loader's {length} batches"
         raise ValueError(must_be(argument, rule, limit, "fit", f"Pass at least {1 / length}."))
     return num_batches
@@ -211,10 +203,7 @@ class ReadAhead:
         fewest = min(1, self._expected) if may_differ else self._expected
         if num_batches < fewest and not is_vouched_for:
             rule = f"one that gives {self._expected} batches in each epoch, as before the run was resumed"
-            action = (
-                "Let it begin each epoch at its start, whatever state was loaded before, or give it (or its dataset) "
-                "`resumes_exactly = True` if its epochs differ in length."
-            )
+            action = "Let it begin each epoch at its start, or give it `resumes_exactly = True` if its epochs differ."
             raise RuntimeError(must_be("train loader", rule, num_batches, name_of(loader), action))
         self.note(num_batches)
 
@@ -344,11 +333,8 @@ def batch_mover(run: Run) -> Callable[[Any, int], Any] | None:
     Hooks: on_before_batch_transfer, transfer_batch_to_device, on_after_batch_transfer.
     """
     hooks, strategy = run.hooks, run.strategy
-    before, transfer, after = (
-        hooks.on_before_batch_transfer,
-        hooks.transfer_batch_to_device,
-        hooks.on_after_batch_transfer,
-    )
+    before, after = hooks.on_before_batch_transfer, hooks.on_after_batch_transfer
+    transfer = hooks.transfer_batch_to_device
     if before is None and transfer is None and after is None and strategy.device.type == "cpu":
         return None  # loaders give batches on the CPU
 
@@ -389,10 +375,7 @@ def in_order(loader: Any, stage: str) -> Any:
         return loader
     if order is None or not is_plain(loader):
         rule = "one whose batches come in the dataset's order, or whose sampler can be replaced by that"
-        action = (
-            "Pass a DataLoader with shuffle=False, or limit_train_batches in place of overfit_batches if its batches "
-            "are the same in every epoch."
-        )
+        action = "Pass a DataLoader with shuffle=False, or limit_train_batches in place of overfit_batches."
         raise ValueError(must_be(f"{stage} loader", rule, loader, "FitLoop(overfit_batches=...)", action))
     name = type(order["sampler"]).__name__
     warn_user(
@@ -411,8 +394,6 @@ def _ordered(sampler: Any, dataset: Any) -> Any:
         return list(sampler.indices)
     if type(sampler) is not DistributedSampler:
         return SequentialSampler(dataset)
-    if not sampler.shuffle:
-        return sampler
-    ordered = copy.copy(sampler)
+    ordered = copy.copy(sampler) if sampler.shuffle else sampler
     ordered.shuffle = False
     return ordered

@@ -45,17 +45,11 @@ StatelessLoaders = Literal["refuse", "fast_forward"]
 
 STATELESS_LOADERS: tuple[StatelessLoaders, ...] = ("refuse", "fast_forward")
 
-_OTHERWISE = (
-    'resume from the end of an epoch, or pass stateless_loaders="fast_forward" to read and drop the batches that were '
-    "used."
-)
-_ACTION = f"Give it (or its dataset) `state_dict` and `load_state_dict`, {_OTHERWISE}"
+_OTHERWISE = 'resume from the end of an epoch, or pass stateless_loaders="fast_forward" to read and drop used batches.'
 _OTHER_STATE = (
     " Its `state_dict` takes other arguments than torch's protocol has. Use the loader that its library has for it, "
     "such as MosaicML's StreamingDataLoader."
 )
-
-_SECONDS_TO_STOP = 1.0
 
 
 class ResumableLoader:
@@ -104,10 +98,12 @@ class ResumableLoader:
         iterator, self._resumed = self._resumed, None
         self._before_begin, self._is_under_way = None, False
         fresh_start = self._fresh_start
-        if iterator is not None:
-            return self._iterate(iterator if fresh_start is None else fresh_start.note(iterator))
-        self._fresh_start = None
-        return self._iterate(self._begun() if fresh_start is None else fresh_start.begin(self._begun))
+        if iterator is None:
+            self._fresh_start = None
+            iterator = self._begun() if fresh_start is None else fresh_start.begin(self._begun)
+        elif fresh_start is not None:
+            iterator = fresh_start.note(iterator)
+        return self._iterate(iterator)
 
     def begin(self) -> None:
         """Begin the next iteration now, with the random numbers that the loader draws for that."""
@@ -118,8 +114,7 @@ class ResumableLoader:
         if self._is_stateless or self._is_node_loader or is_stream(self.loader):
             self._start = random_state(generators_of(self.loader))
         self._num_read = 0
-        iterator: Iterator[Any] = iter(self._source)
-        return iterator
+        return iter(self._source)  # type: ignore[no-any-return]
 
     @property
     def _streams(self) -> list[tuple[Any, str]]:
@@ -157,10 +152,7 @@ class ResumableLoader:
     def take_samples(self) -> list[int] | None:
         """Return the dataset indices of the newest batch, once; None if they are unknown or were taken."""
         order = self._order
-        if order is None or order.recorded is None:
-            return None
-        indices: list[int] | None = order.recorded.pop(self._num_read - 1, None)
-        return indices
+        return None if order is None or order.recorded is None else order.recorded.pop(self._num_read - 1, None)
 
     @property
     def _order(self) -> ReplayedSampler | None:
@@ -182,12 +174,10 @@ class ResumableLoader:
         stateful loader of the user's own are left to the user.
         """
         iterator: Any = getattr(self._source, "_iterator", None) if self._is_converted else None
-        if not hasattr(iterator, "_shutdown_workers"):
-            return
-        iterator._shutdown_workers()
-        for queue in iterator._index_queues:
-            if queue._thread is not None:
-                queue._thread.join(_SECONDS_TO_STOP)
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+            for thread in [queue._thread for queue in iterator._index_queues if queue._thread is not None]:
+                thread.join(timeout=1.0)
 
     def _iterate(self, iterator: Iterator[Any]) -> Iterator[Any]:
         self._was_begun = self._is_under_way = True
@@ -245,10 +235,8 @@ class ResumableLoader:
             if self._is_under_way:
                 self._resume(state)
             elif _has_other_state(self.loader):
-                warn_user(
-                    f"The state of the train loader ({type(self.loader).__name__}) is not restored, so its next epoch "
-                    f"may be another than that of a run that was not stopped.{_OTHER_STATE}"
-                )
+                name = type(self.loader).__name__
+                warn_user(f"The state of the train loader ({name}) is not restored; epochs may differ.{_OTHER_STATE}")
             elif "loader" in state:
                 ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
                 going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
@@ -283,10 +271,7 @@ class ResumableLoader:
             inexact = [stream for stream in streams if not _resumes_in_workers(stream, loader)]
         if inexact and self._stateless == "refuse":
             rule = "one that goes on with the same samples once its state was loaded, to resume inside an epoch"
-            action = (
-                f"Its state leaves something out, as that of a shuffle buffer does: {_OTHERWISE} If it is exact, give "
-                "it the attribute `resumes_exactly = True`."
-            )
+            action = f"If its state is exact, give it `resumes_exactly = True`; else {_OTHERWISE}"
             raise ValueError(must_be("train loader", rule, inexact[0], "fit", action))
         return not inexact
 
@@ -295,8 +280,8 @@ class ResumableLoader:
             raise ValueError(_stateless_message(self.loader, "fit"))
         warn_user(
             f"The train loader ({type(self.loader).__name__}) has no state that restores it: the batches that were "
-            "used before the checkpoint are read again and dropped. If it draws random numbers between batches, the "
-            "run differs from one that was not stopped. Give it `state_dict` and `load_state_dict`."
+            "used are read again and dropped, which is not exact if it draws random numbers between batches. Give it "
+            "`state_dict` and `load_state_dict`."
         )
         self._start = state["start"]
         restore_random_state(state["start"], generators_of(self.loader))
@@ -392,8 +377,9 @@ def _ended_nodes(loader: Any) -> list[int]:
 
 
 def _stateless_message(loader: object, where: str) -> str:
-    rule = "one with a state to resume inside an epoch"
-    return must_be("train loader", rule, loader, where, _ACTION + _OTHER_STATE * _has_other_state(loader))
+    rule, action = "one with a state to resume inside an epoch", "Give it (or its dataset) `state_dict` and "
+    action += f"`load_state_dict`, {_OTHERWISE}{_OTHER_STATE * _has_other_state(loader)}"
+    return must_be("train loader", rule, loader, where, action)
 
 
 def _has_other_state(loader: object) -> bool:
@@ -424,12 +410,8 @@ def _to_stateful(loader: DataLoader[Any]) -> Any:
 
 def _carries_state(loader: DataLoader[Any]) -> bool:
     """Return whether a loader carries more than random numbers of the main process from one epoch to the next."""
-    if loader.num_workers > 0 and loader.persistent_workers:
-        return True
-    parts = samplers_of(loader)
-    if loader.num_workers == 0:
-        parts.append(loader.dataset)
-    return any(has_state(part) for part in parts)
+    parts = [*samplers_of(loader), *([] if loader.num_workers else [loader.dataset])]
+    return (loader.num_workers > 0 and loader.persistent_workers) or any(map(has_state, parts))
 
 
 def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -440,14 +422,11 @@ def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
     generators = generators_of(loader)
     parts = stateful_samplers(loader)
     stateful = {id(part) for part in parts}
-    if batch_sampler is None:
-        sampler = sampler if id(sampler) in stateful else ReplayedSampler(sampler, generators, parts)
-        return {"batch_size": None, "sampler": sampler}
-    if id(batch_sampler) in stateful:
-        return {"batch_sampler": batch_sampler}
     if id(sampler) in stateful and type(batch_sampler) is BatchSampler:
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "sampler": sampler}
-    return {"batch_sampler": ReplayedSampler(batch_sampler, generators, parts)}
+    own = sampler if batch_sampler is None else batch_sampler
+    own = own if id(own) in stateful else ReplayedSampler(own, generators, parts)
+    return {"batch_size": None, "sampler": own} if batch_sampler is None else {"batch_sampler": own}
 
 
 class _WorkerDataset(Dataset[Any]):

@@ -94,9 +94,8 @@ class SharedSampler:
         # What keeps a state is run to its end, because it would go on from there in the next pass.
         order = list(rest) if self.parts or has_state(self.sampler) else list(islice(rest, num_indices))
         if len(order) < num_indices:
-            rule = f"a sampler of the {num_indices} indices that it promises"
-            action = "Let `__len__` tell how many it gives."
-            raise RuntimeError(must_be("sampler", rule, len(order), type(self.sampler).__qualname__, action))
+            rule, where = f"a sampler of the {num_indices} indices that it promises", type(self.sampler).__qualname__
+            raise RuntimeError(must_be("sampler", rule, len(order), where, "Let `__len__` tell how many it gives."))
         self._prepared = _Draw(order[:num_indices], rest, before, shared_random_state(self.generators))
         self._later = self._prepared.after
 
@@ -110,33 +109,25 @@ class SharedSampler:
         checksums = self._strategy.all_gather(_checksum(self._prepared.order))
         if any(checksum != checksums[0] for checksum in checksums):
             rule = "one that draws the same order in every process from the same random numbers, to be shared out"
-            action = (
-                "Let it draw from torch's, Python's or NumPy's global numbers or an attribute `generator`, or give "
-                "every process its share yourself and pass use_distributed_sampler=False."
-            )
-            where = type(self.sampler).__qualname__
-            raise ValueError(must_be("sampler", rule, f"the checksums {checksums}", where, action))
+            action = "Draw from global numbers or an attribute `generator`, or pass use_distributed_sampler=False."
+            got = f"the checksums {checksums}"
+            raise ValueError(must_be("sampler", rule, got, type(self.sampler).__qualname__, action))
 
     def _begin(self) -> _Draw:
         """Return the order of a pass. Collective if it was not prepared."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is None:
-            if self._uneven == "keep" and self._later is not None:
-                return self._begin_again(self._later)
+        is_further = self._prepared is None and self._uneven == "keep" and self._later is not None
+        if is_further:  # without the other processes, which may have no more passes
+            with _with_random_state(self._later or {}, self.generators):
+                self.prepare()
+        elif self._prepared is None:
             with randomness_of_first_rank(self._strategy, self.generators):
                 self.prepare()
             self.check_prepared()
-            prepared, self._prepared, self._later = self._prepared, None, None
-            assert prepared is not None
-        _follow(prepared.before, prepared.after, self.generators)
-        return prepared
-
-    def _begin_again(self, numbers: dict[str, Any]) -> _Draw:
-        """Return the order of a further pass without the other processes, which may have no more passes."""
-        with _with_random_state(numbers, self.generators):
-            self.prepare()
+            self._later = None
         prepared, self._prepared = self._prepared, None
         assert prepared is not None
+        if not is_further:
+            _follow(prepared.before, prepared.after, self.generators)
         return prepared
 
     def _stop(self) -> int:
@@ -283,8 +274,7 @@ class _ReplayedIndices(Iterator[Any]):
         owner = self._owner
         parts = state.get("parts", [])
         if "start" not in state or len(parts) != len(owner.parts):
-            rule = "one of a sampler that was read in the same way"
-            action = "Resume with the same loaders and as many processes."
+            rule, action = "that of the same sampler", "Resume with the same loaders and as many processes."
             raise ValueError(must_be("state of the sampler", rule, sorted(state), type(owner).__name__, action))
         self._start = {"start": state["start"], "parts": parts}
         self._num_given = state["num_given"]

@@ -24,7 +24,13 @@ from camshaft.loops.data.combined_loader import (
 )
 from camshaft.loops.data.loaders import count_batches, is_open_ended, leaves_of
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
-from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, randomness_of_first_rank, stateful_samplers
+from camshaft.loops.data.samplers import (
+    ReplayedSampler,
+    SharedSampler,
+    Uneven,
+    randomness_of_first_rank,
+    stateful_samplers,
+)
 from camshaft.loops.data.stateful_streams import checksum
 from camshaft.loops.state.random_state import generators_of
 
@@ -76,15 +82,16 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
         rule = f"one that iterates as a DataLoader does, to be shared out among {strategy.num_data_ranks} processes"
         raise ValueError(must_be(f"{stage} loader", rule, loader, "share_out", _ACTION))
     order = order_of(loader)
-    by_sample = loader.batch_sampler is None or (stage == "train" and order is not None)
-    if not by_sample:
-        shared = _shared(loader, loader.batch_sampler, strategy, stage, drops=False)
-        return _copy(loader, kind, batch_sampler=shared)
-    assert order is not None
-    sampler: Any = _shared(loader, order["sampler"], strategy, stage, drops=order["drop_last"])
-    if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
-        sampler = ReplayedSampler(sampler, sampler.generators, stateful_samplers(loader))
-    return _copy(loader, kind, **order | {"sampler": sampler})
+    if order is None or (loader.batch_sampler is not None and stage != "train"):
+        changes = {"batch_sampler": _shared(loader, loader.batch_sampler, strategy, stage, drops=False)}
+    else:
+        sampler: Any = _shared(loader, order["sampler"], strategy, stage, drops=order["drop_last"])
+        if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
+            sampler = ReplayedSampler(sampler, sampler.generators, stateful_samplers(loader))
+        changes = order | {"sampler": sampler}
+    if hasattr(loader, "snapshot_every_n_steps"):
+        changes["snapshot_every_n_steps"] = loader.snapshot_every_n_steps
+    return copy_loader(loader, kind, **changes)
 
 
 def with_changed_loaders(loader: Any, strategy: Strategy) -> Any:
@@ -171,19 +178,9 @@ def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: st
     except (TypeError, NotImplementedError) as error:
         rule = f"one whose sampler tells its length, to be shared out among {strategy.num_data_ranks} processes"
         raise TypeError(must_be(f"{stage} loader", rule, sampler, "share_out", _ACTION)) from error
-    return SharedSampler(
-        sampler,
-        strategy,
-        uneven="keep" if stage != "train" else "cut" if drops else "fill",
-        generators=generators_of(loader),
-        parts=stateful_samplers(loader),
-    )
-
-
-def _copy(loader: DataLoader[Any], kind: Any, **changes: Any) -> Any:
-    if hasattr(loader, "snapshot_every_n_steps"):
-        changes["snapshot_every_n_steps"] = loader.snapshot_every_n_steps
-    return copy_loader(loader, kind, **changes)
+    uneven: Uneven = "keep" if stage != "train" else "cut" if drops else "fill"
+    generators, parts = generators_of(loader), stateful_samplers(loader)
+    return SharedSampler(sampler, strategy, uneven=uneven, generators=generators, parts=parts)
 
 
 def _kind_to_copy(loader: DataLoader[Any]) -> type[Any] | None:
@@ -204,15 +201,12 @@ def _knows_its_place(loader: DataLoader[Any]) -> bool:
 
 
 def _warn_of_padding(loader: DataLoader[Any], stage: str) -> None:
-    for sampler in samplers_of(loader):
-        if stage != "train" and isinstance(sampler, DistributedSampler):
-            num_samples = len(sampler.dataset)  # type: ignore[arg-type]
-            if sampler.total_size != num_samples:
-                warn_user(
-                    f"The {stage} loader's {type(sampler).__name__} makes {sampler.total_size} samples of "
-                    f"{num_samples}, so some do not count exactly once. Pass the loader without it, to have it shared "
-                    "out exactly."
-                )
+    for sampler in samplers_of(loader) if stage != "train" else ():
+        if isinstance(sampler, DistributedSampler) and sampler.total_size != len(sampler.dataset):  # type: ignore[arg-type]
+            warn_user(
+                f"The {stage} loader's {type(sampler).__name__} makes {sampler.total_size} samples of "
+                f"{len(sampler.dataset)}, so some do not count exactly once. Pass the loader without it."  # type: ignore[arg-type]
+            )
 
 
 _MISSING = object()
@@ -274,8 +268,7 @@ class EvenLoader(ResumableLoader):
         if batch is not _MISSING:
             warn_user(
                 f"The training loader ({type(self.loader).__name__}) of another process has no more batches, so the "
-                "epoch ends for all, and the rest of this process's loader is left out. Give every process as many "
-                "batches."
+                "epoch ends for all, and the rest of this one is left out. Give every process as many batches."
             )
 
     def _warn_of_same(self, first: Any) -> None:
@@ -314,21 +307,17 @@ def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
         is_even = set(lengths.values()) == {shortest}
         loader.length = None if is_even and shortest != UNKNOWN else shortest
         if not is_even and not loader.is_asked:
-            _warn_of_rest({data_rank: int(length - shortest) for data_rank, length in lengths.items()}, int(shortest))
+            rests = [f"{length - shortest} of rank {rank}" for rank, length in sorted(lengths.items())]
+            warn_user(
+                f"The training loaders of the processes have different lengths: each takes the {shortest} batches of "
+                f"the shortest one, and leaves out the rest: {', '.join(rests)}. Give every process as many."
+            )
 
 
 def _check_as_many(counts: list[int], stage: str, where: str) -> None:
     if len(set(counts)) > 1:
-        action = "Give every process the same loaders."
-        raise ValueError(must_be(f"{stage} loaders", "as many in every process", counts, where, action))
-
-
-def _warn_of_rest(rests: dict[int, int], shortest: int) -> None:
-    left_out = ", ".join(f"{rest} of rank {rank}" for rank, rest in sorted(rests.items()) if rest)
-    warn_user(
-        f"The training loaders of the processes have different lengths: each takes the {shortest} batches of the "
-        f"shortest one, so in every epoch batches are left out: {left_out}. Give every process as many."
-    )
+        rule, action = "as many in every process", "Give every process the same loaders."
+        raise ValueError(must_be(f"{stage} loaders", rule, counts, where, action))
 
 
 def agree_on_rounds(
@@ -347,15 +336,12 @@ def agree_on_rounds(
     Raises:
         ValueError: If the processes have different numbers of loaders, or share out different data.
     """
-    numbers = [
-        UNKNOWN if is_open_ended(loader) else number for loader, number in zip(loaders, num_batches, strict=True)
-    ]
-    wholes = [[whole_length(leaf) for leaf in leaves_of(loader)] for loader in loaders]
-    of_ranks = strategy.all_gather((numbers, wholes))
+    pairs = zip(loaders, num_batches, strict=True)
+    own = [UNKNOWN if is_open_ended(loader) else number for loader, number in pairs]
+    wholes = [whole_length(leaf) for loader in loaders for leaf in leaves_of(loader)]
+    of_ranks = strategy.all_gather((own, wholes))
     _check_as_many([len(numbers) for numbers, _ in of_ranks], stage, "EvaluationLoop")
-    for lengths in zip(
-        *[[whole for of_loader in wholes for whole in of_loader] for _, wholes in of_ranks], strict=True
-    ):
+    for lengths in zip(*[wholes for _, wholes in of_ranks], strict=True):
         check_same_data(list(lengths), f"{stage} loader")
     return [max(of_loader) for of_loader in zip(*[numbers for numbers, _ in of_ranks], strict=True)]
 

@@ -161,7 +161,7 @@ class TrainingEpoch:
         # A preempted run goes on later: it has the validations of a run that was not stopped, and no other.
         if stopping.stop_requests.should_stop and stopping.may_stop() and not stopping.is_preempted:
             return True
-        if stopping.validation_clock is not None:
+        if stopping.validation_seconds is not None:
             return stopping.is_time_to_validate()
         if interval == float("inf"):
             return is_last

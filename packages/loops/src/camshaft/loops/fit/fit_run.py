@@ -341,8 +341,7 @@ class FitRun:
         data.reload_validation_if_due()
         if data.has_validation_batches:
             self._validation.run_epoch(run)
-        if self._stopping.validation_clock is not None:
-            self._stopping.validation_clock.restart()
+        self._stopping.note_validation()
         if run.metrics is not None:
             run.metrics.enter("train", "batch")
 

@@ -21,8 +21,8 @@ from camshaft.loops.validators import WHERE, batch_limit, integer
 
 DEFAULT_MAX_EPOCHS = 1000
 
-
 _DURATION = 'a string "DD:HH:MM:SS", a timedelta, a dictionary of its arguments, or None'
+_UNITS = ("days", "hours", "minutes", "seconds")
 
 
 def to_seconds(max_time: Any, where: str, field: str = "max_time") -> float | None:
@@ -38,30 +38,20 @@ def to_seconds(max_time: Any, where: str, field: str = "max_time") -> float | No
     """
     if max_time is None:
         return None
-    action = 'Pass for instance "00:02:30:00" for two and a half hours.'
+    duration, action = max_time, 'Pass for instance "00:02:30:00" for two and a half hours.'
     try:
-        duration = _to_duration(max_time)
+        if isinstance(duration, str):
+            found = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", duration.strip())
+            duration = dict(zip(_UNITS, map(int, found.groups() if found else ()), strict=True))
+        if isinstance(duration, Mapping):
+            duration = timedelta(**duration)
+        is_positive = duration > timedelta(0)
     except (TypeError, ValueError, OverflowError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(must_be(field, _DURATION, max_time, where, action)) from error
-    if duration <= timedelta(0):
+    if not is_positive:
         raise ValueError(must_be(field, "positive", max_time, where, action))
-    return duration.total_seconds()
-
-
-def _to_duration(max_time: Any) -> timedelta:
-    """Return the duration; raises `TypeError`, `ValueError` or `OverflowError` if it is none."""
-    if isinstance(max_time, timedelta):
-        return max_time
-    if isinstance(max_time, Mapping):
-        return timedelta(**max_time)
-    if not isinstance(max_time, str):
-        raise TypeError("neither a string nor a duration")
-    numbers = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", max_time.strip())
-    if numbers is None:
-        raise ValueError("not of the form DD:HH:MM:SS")
-    days, hours, minutes, seconds = map(int, numbers.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return float(duration.total_seconds())
 
 
 def _is_duration(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -74,10 +64,6 @@ def _is_interval(instance: object, attribute: attrs.Attribute[Any], value: Any) 
         to_seconds(value, WHERE, attribute.name)
         return
     batch_limit(instance, attribute, value)
-    _not_zero(instance, attribute, value)
-
-
-def _not_zero(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value == 0:
         action = "To train without validation, pass limit_val_batches=0."
         raise ValueError(must_be(attribute.name, "above 0", value, WHERE, action))
@@ -136,9 +122,7 @@ class FitLimits:
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=integer(1, optional=True))
     num_sanity_val_steps: int = attrs.field(default=2, converter=_two_if_none, validator=integer(-1))
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=integer(0))
-    agree_every_n_batches: int | None = attrs.field(
-        default=None, validator=integer(1, optional=True, action="Pass None to choose it automatically.")
-    )
+    agree_every_n_batches: int | None = attrs.field(default=None, validator=integer(1, optional=True))
 
     def __attrs_post_init__(self) -> None:
         self.check_together()
@@ -178,10 +162,8 @@ class FitLimits:
                 f"`overfit_batches={self.overfit_batches}` takes the place of "
                 f"`limit_train_batches={self.limit_train_batches}`. Leave one of them out."
             )
-        for what, minimum, maximum in (
-            ("epochs", self.min_epochs, self.epoch_limit),
-            ("steps", self.min_steps, self.step_limit),
-        ):
+        pairs = ("epochs", self.min_epochs, self.epoch_limit), ("steps", self.min_steps, self.step_limit)
+        for what, minimum, maximum in pairs:
             if minimum is not None and minimum > maximum:
                 rule = f"at most max_{what} ({maximum})"
                 raise ValueError(must_be(f"min_{what}", rule, minimum, WHERE, "Pass a smaller one."))
@@ -222,18 +204,19 @@ class FitLimits:
         interval = self.val_check_interval
         if not isinstance(interval, (int, float)):
             return float("inf")  # time counts
+        action = "Pass an int."
         if isinstance(interval, int):
-            if self.check_val_every_n_epoch is not None and interval > num_batches:
-                rule = f"at most the epoch's {num_batches} batches"
-                action = "Pass a smaller one, or check_val_every_n_epoch=None to count batches across epochs."
-                raise ValueError(must_be("val_check_interval", rule, interval, WHERE, action))
-            return interval
-        if interval == 1.0:
+            if self.check_val_every_n_epoch is None or interval <= num_batches:
+                return interval
+            rule = f"at most the epoch's {num_batches} batches"
+            action = "Pass a smaller one, or check_val_every_n_epoch=None to count batches across epochs."
+        elif interval == 1.0:
             return float("inf")
-        if num_batches == float("inf"):
+        elif num_batches == float("inf"):
             rule = "1.0 or an int for a loader of unknown length"
-            raise ValueError(must_be("val_check_interval", rule, interval, WHERE, "Pass an int."))
-        return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
+        else:
+            return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
+        raise ValueError(must_be("val_check_interval", rule, interval, WHERE, action))
 
 
 @attrs.define(eq=False, repr=False, on_setattr=[])
@@ -250,7 +233,7 @@ class StoppingRules:
         agreement: The common decisions of several processes; None with one process, and while nothing is trained.
         is_preempted: Whether training is to end as soon as it can, whatever the minimum.
         reason: The reason why the latest fit ended; None after an error, and while it runs.
-        validation_clock: The time since the last validation, where that decides on the next; else None.
+        validation_seconds: The time between validations, where that decides on the next one; else None.
     """
 
     limits: FitLimits
@@ -260,8 +243,9 @@ class StoppingRules:
     agreement: Agreement | None = attrs.field(default=None, init=False)
     is_preempted: bool = attrs.field(default=False, init=False)
     reason: str | None = attrs.field(default=None, init=False)
-    validation_clock: ValidationClock | None = attrs.field(default=None, init=False)
-    _stopwatch: Stopwatch | None = attrs.field(default=None, init=False)
+    validation_seconds: float | None = attrs.field(default=None, init=False)
+    _validated_at: float = attrs.field(default=0.0, init=False)
+    _began_at: float | None = attrs.field(default=None, init=False)  # less the time of previous parts
     _run: Run | None = attrs.field(default=None, init=False)
     _step_of_epoch: int | None = attrs.field(default=None, init=False)
 
@@ -294,21 +278,25 @@ class StoppingRules:
         self.reason = self._reason_to_end()
         if self._run is not None:
             self._run.on_preempt = None
-        self._stopwatch = self.agreement = self._run = self.validation_clock = None
+        self._began_at = self.agreement = self._run = self.validation_seconds = None
 
     def start_clock(self) -> None:
         """Start to measure the time of training, on top of that of previous parts."""
-        self._stopwatch = Stopwatch(self.progress.elapsed_seconds)
+        self._began_at = time.monotonic() - self.progress.elapsed_seconds
 
     def start_validation_clock(self) -> None:
         """Start to measure the time until the first validation, if time decides on it."""
-        seconds = self.limits.validation_seconds
-        self.validation_clock = None if seconds is None else ValidationClock(seconds)
+        self.validation_seconds = self.limits.validation_seconds
+        self.note_validation()
+
+    def note_validation(self) -> None:
+        """Measure the time until the next validation from now on."""
+        self._validated_at = time.monotonic()
 
     def note_time(self) -> None:
         """Write the elapsed time into the progress."""
-        if self._stopwatch is not None:
-            self.progress.elapsed_seconds = self._stopwatch.elapsed_seconds
+        if self._began_at is not None:
+            self.progress.elapsed_seconds = time.monotonic() - self._began_at
 
     def time_is_over(self) -> bool:
         """Return whether the time limit is reached."""
@@ -319,16 +307,17 @@ class StoppingRules:
         """Agree on one decision with the other processes, if there are any. Collective."""
         if self.agreement is None or self._run is None:
             return
-        clock = self.validation_clock
-        path = self.agreement.hold(clock is not None and clock.is_over())
+        path = self.agreement.hold(self._is_validation_late())
         if path is not None:
             self._stop_for_preemption(self._run, path)
 
     def is_time_to_validate(self) -> bool:
         """Return whether the time between validations is over; several processes say what they last agreed upon."""
-        if self.agreement is not None:
-            return self.agreement.is_time_to_validate
-        return self.validation_clock is not None and self.validation_clock.is_over()
+        return self._is_validation_late() if self.agreement is None else self.agreement.is_time_to_validate
+
+    def _is_validation_late(self) -> bool:
+        seconds = self.validation_seconds
+        return seconds is not None and time.monotonic() - self._validated_at >= seconds
 
     def save(self) -> bool:
         """Write the requested checkpoints, and agree anew where there were any. Collective.
@@ -379,20 +368,23 @@ class StoppingRules:
             RuntimeError: If there is none of these, and no update was made in an epoch with batches.
         """
         limits, progress = self.limits, self.progress
-        if progress.global_step != self._step_of_epoch or limits.epoch_limit != float("inf") or self.is_done():
+        if (
+            progress.global_step != self._step_of_epoch
+            or limits.epoch_limit != float("inf")
+            or self.is_done()
+            or self.max_seconds is not None
+            or run.strategy.has_skipped_step
+            or any(mentions_method(type(one).__mro__, "should_stop") for one in (run.module, run.data, *run.callbacks))
+        ):
             return
-        if self.max_seconds is not None or run.strategy.has_skipped_step:
-            return
-        if any(mentions_method(type(one).__mro__, "should_stop") for one in (run.module, run.data, *run.callbacks)):
-            return
-        is_automatic = getattr(run.module, "automatic_optimization", True)
-        does, action = "return a loss", "Return a loss, or pass max_epochs or max_time."
-        if not is_automatic:
-            does, action = "step an optimizer", "Step one of `self.optimizers()`, or pass max_epochs or max_time."
+        does, action = "return a loss", "Return a loss"
+        if not getattr(run.module, "automatic_optimization", True):
+            does, action = "step an optimizer", "Step one of `self.optimizers()`"
         raise RuntimeError(
             f"`training_step` must {does} in some batch of each epoch, where nothing else can end training "
             f"(max_epochs={limits.max_epochs}, max_steps={limits.max_steps}), but got no update in epoch "
-            f"{progress.current_epoch - 1} in {type(run.module).__qualname__}. {action}"
+            f"{progress.current_epoch - 1} in {type(run.module).__qualname__}. {action}, or pass max_epochs or "
+            "max_time."
         )
 
     def _reason_to_end(self) -> str | None:
@@ -419,42 +411,6 @@ class StoppingRules:
     def _stop_for_preemption(self, run: Run, path: str) -> None:
         self.is_preempted = True
         run.save_requests.append(SaveRequest(path))  # a signal may come while one is written
-
-
-class Stopwatch:
-    """Measures the time of training, over all of its resumed parts.
-
-    Args:
-        elapsed_seconds: Time of the previous parts.
-    """
-
-    def __init__(self, elapsed_seconds: float = 0.0) -> None:
-        self._began = time.monotonic() - elapsed_seconds
-
-    @property
-    def elapsed_seconds(self) -> float:
-        """The elapsed time."""
-        return time.monotonic() - self._began
-
-
-class ValidationClock:
-    """Measures the time since the last validation, or since training began.
-
-    Args:
-        seconds: The time between two validations.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.restart()
-
-    def restart(self) -> None:
-        """Count from now on: a validation has ended."""
-        self._began = time.monotonic()
-
-    def is_over(self) -> bool:
-        """Return whether the next validation is due."""
-        return time.monotonic() - self._began >= self._seconds
 
 
 _SECONDS_BETWEEN_ROUNDS = 0.25
@@ -549,6 +505,5 @@ def check_equal_arguments(arguments: Mapping[str, Any], strategy: Strategy, wher
     for rank, of_rank in enumerate(of_ranks):
         for name, expected in of_ranks[0].items():
             if repr(of_rank[name]) != repr(expected):  # a share of 1.0 is not one batch
-                rule = f"{expected!r}, as on rank 0"
-                action = "Give every process the same arguments."
+                rule, action = f"{expected!r}, as on rank 0", "Give every process the same arguments."
                 raise ValueError(must_be(name, rule, of_rank[name], f"{where} on rank {rank}", action))

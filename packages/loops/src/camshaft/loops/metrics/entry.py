@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -60,14 +59,12 @@ class LogOptions(NamedTuple):
             ValueError: If neither step nor epoch is asked for, or a step where there is none.
         """
         if moment is None:
-            where = "TrainingModule" if hook is None else hook
-            raise RuntimeError(must_be("log", _WHERE_TO_LOG, name, where, "Move the call to such a hook."))
+            raise RuntimeError(must_be("log", _WHERE_TO_LOG, name, hook or "TrainingModule", "Move it to such a hook."))
         if not isinstance(name, str):
             raise TypeError(must_be("name", "a string", name, "log", "Pass the name of the value first."))
         prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx = asked
         if moment == "epoch" and on_step:
-            action = "Leave `on_step` out, or log in a hook of a batch."
-            raise log_error(name, "on_step", "False outside of a batch", on_step, action)
+            raise log_error(name, "on_step", "False outside of a batch", on_step, "Log it in a hook of a batch.")
         of_step = moment == "batch" and stage == "train"
         on_step = of_step if on_step is None else bool(on_step)
         on_epoch = not of_step if on_epoch is None else bool(on_epoch)
@@ -144,16 +141,16 @@ class Entry:
         Raises:
             ValueError: If their settings differ from those of the epoch's first call.
         """
-        if self.options.reduce_fx == UNKNOWN_FUNCTION and callable(options.reduce_fx):
-            self.options = self.options._replace(reduce_fx=options.reduce_fx)
+        reduction, function = self.reduction, options.reduce_fx
+        if self.options.reduce_fx == UNKNOWN_FUNCTION and callable(function):
+            self.options = self.options._replace(reduce_fx=function)
         for field, before, now in zip(options._fields, self.options, options, strict=True):
             if before != now:
                 rule = f"the same in every call of an epoch ({before!r} at first)"
                 where = f"log({self.name!r})" + ("" if self.hook is None else f" of {self.hook}")
                 raise ValueError(must_be(field, rule, now, where, "Log it under another name."))
-        reduction = self.reduction
-        if reduction is not None and reduction.function == UNKNOWN_FUNCTION and callable(options.reduce_fx):
-            reduction.function = options.reduce_fx
+        if reduction is not None and reduction.function == UNKNOWN_FUNCTION and callable(function):
+            reduction.function = function
         self.asked, self.moment = asked, moment
         self.needs_weight = moment == "batch" and reduction is not None and reduction.is_weighted
 
@@ -169,8 +166,8 @@ class Entry:
         elif type(value) is float:
             return value
         elif is_metric(value):
-            action = "Log it under another name."
-            raise log_error(self.name, "value", "a number or a tensor as at first", value, action, TypeError)
+            rule, action = "a number or a tensor as at first", "Log it under another name."
+            raise log_error(self.name, "value", rule, value, action, TypeError)
         return kept.keep(value)
 
     def keep_graph(self, value: object) -> None:
@@ -191,14 +188,10 @@ class Entry:
     @property
     def last_value(self) -> Value | None:
         """The value that was logged last, whether it was sent to loggers or not."""
-        value = self._latest
+        value = self._sent_value if self.step_value is None else self.step_value
         if isinstance(value, Tensor):
             self.kept.inspect([value])
         return value
-
-    @property
-    def _latest(self) -> Value | None:
-        return self._sent_value if self.step_value is None else self.step_value
 
     def take_step_value(self) -> Value | None:
         """Return the value to send to loggers for a step; None if none was logged since the last time."""
@@ -213,12 +206,12 @@ class Entry:
 
     def supersede(self, names: frozenset[str]) -> None:
         """Note that another stage has published these names since the latest step."""
-        self._superseded = names, self._latest
+        self._superseded = names, self.last_value
 
     def is_superseded(self, name: str) -> bool:
         """Return whether the latest step's value is older than another stage's value of a name."""
         names, value = self._superseded
-        return name in names and self._latest is value
+        return name in names and self.last_value is value
 
     @property
     def is_reducible(self) -> bool:
@@ -260,6 +253,8 @@ class MetricEntry(Entry):
     """A name under which a `torchmetrics.Metric` is logged.
 
     Args:
+        name, options: Those of `Entry`.
+        place: Its `dataloader_idx` and `hook`.
         metric: The metric; None in a resumed epoch until it is logged again.
 
     Attributes:
@@ -274,15 +269,8 @@ class MetricEntry(Entry):
 
     holds_metric: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        name: str,
-        options: LogOptions,
-        dataloader_idx: int | None = None,
-        hook: str | None = None,
-        metric: Any = None,
-    ) -> None:
-        super().__init__(name, options, dataloader_idx, hook)
+    def __init__(self, name: str, options: LogOptions, *place: Any, metric: Any = None) -> None:
+        super().__init__(name, options, *place)
         self.metric = metric
         self.is_shared = False
         self.value_of_all: Value | None = None
@@ -306,7 +294,7 @@ class MetricEntry(Entry):
             return None
         of_batch = getattr(self.metric, "_forward_cache", None)
         if of_batch is None:
-            action = "Call `metric(...)` instead of `metric.update(...)`, or log with on_step=False, on_epoch=True."
+            action = "Call `metric(...)`, not `metric.update(...)`, or log with on_step=False, on_epoch=True."
             raise log_error(self.name, "value", "a metric that was called with the batch", value, action)
         return Entry.keep(self, of_batch)  # hot path: `super()` costs more
 
@@ -341,8 +329,8 @@ class MetricEntry(Entry):
 
 def compute_alone(metric: Any) -> Any:
     """Return what a metric computes of this process's batches. Not collective; the metric does not cache it."""
-    with _changed([(part, {"distributed_available_fn": lambda: False, "_computed": None}) for part in _parts(metric)]):
-        return _compute(metric)
+    changed = {"distributed_available_fn": lambda: False, "_computed": None}
+    return _compute(metric, [(part, changed) for part in _parts(metric)])
 
 
 def compute_of_all(metric: Any, gather: Gather) -> Any:
@@ -359,33 +347,29 @@ def compute_of_all(metric: Any, gather: Gather) -> Any:
         part._computed = None  # a cached value on one process may be missing on another
     synced = [part for part in parts if _has_default_sync(part)]
     available = {"distributed_available_fn": lambda: True}
-    with _changed([(part, {"_sync_dist": partial(_gather_states, part, gather), **available}) for part in synced]):
-        return _compute(metric)
+    return _compute(
+        metric, [(part, {"_sync_dist": partial(_gather_states, part, gather), **available}) for part in synced]
+    )
 
 
 def _num_updates(metric: Any) -> tuple[int, ...]:
     return tuple(part.update_count for part in _parts(metric))
 
 
-def _compute(metric: Any) -> Any:
-    with warnings.catch_warnings():
-        # rightly so on a process without a batch
-        warnings.filterwarnings("ignore", message=r"The ``compute`` method of metric .* was called before the")
-        return metric.compute()
-
-
 def _parts(metric: Any) -> list[Any]:
     return [part for part in metric.modules() if is_metric(part)]
 
 
-@contextmanager
-def _changed(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
-    """Set attributes of metrics for the duration of a `with` statement."""
+def _compute(metric: Any, changes: list[tuple[Any, dict[str, Any]]]) -> Any:
+    """Return what a metric computes while parts of it have other attributes."""
     before = [(vars(part), dict(vars(part)), changed) for part, changed in changes]
     for own, _, changed in before:
         own.update(changed)
     try:
-        yield
+        with warnings.catch_warnings():
+            # rightly so on a process without a batch
+            warnings.filterwarnings("ignore", message=r"The ``compute`` method of metric .* was called before the")
+            return metric.compute()
     finally:
         for own, values, changed in before:
             for name in changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, Literal, NamedTuple, Protocol
 
 import attrs
@@ -83,10 +84,8 @@ class EpochLog:
                 if not options.add_dataloader_idx and any((hook, name) == known[:2] for known in self.entries):
                     rule, action = "True, or the name one of its own for each loader", "Put the loader's name into it."
                     raise log_error(name, "add_dataloader_idx", rule, False, action)
-                if is_metric(value):
-                    entry = MetricEntry(name, options, key[2], hook, value)
-                else:
-                    entry = Entry(name, options, key[2], hook)
+                metric = {"metric": value} if is_metric(value) else {}
+                entry = (MetricEntry if metric else Entry)(name, options, key[2], hook, **metric)
                 self.add(entry)
             elif self.takes_options:
                 entry.take(options)
@@ -143,13 +142,9 @@ class EpochLog:
     def take_step_rows(self) -> list[StepRow]:
         """Return the rows to send, once; those with values that are reduced over processes are held back."""
         rows, self.step_rows, self._is_new_step = self.step_rows, [], True
-        if not self.is_shared:
-            return rows
-        by_sharing: dict[bool, list[StepRow]] = {True: [], False: []}
-        for row in rows:
-            by_sharing[any(entry.options.sync_dist is True for entry in row[1])].append(row)
-        self.held_rows += with_numbers(by_sharing[True])
-        return by_sharing[False]
+        held = [self.is_shared and any(entry.options.sync_dist is True for entry in row) for _, row in rows]
+        self.held_rows += with_numbers(list(compress(rows, held)))
+        return [row for row, is_held in zip(rows, held, strict=True) if not is_held]
 
     # reading
 
@@ -204,14 +199,13 @@ class EpochLog:
 
     def warn_of_lost_values(self) -> None:
         """Warn of values of a resumed epoch that cannot be reduced, before they are left out."""
-        for entry in self.entries.values():
-            if not entry.is_reducible:
-                warn_user(
-                    f"`{entry.name}` must be logged again between a resume and the end of its epoch if it is a metric "
-                    "or has a user's function as `reduce_fx`, but got no call (log). Its value of the epoch is left "
-                    "out; a metric is not reset. Log it in every batch, or at the end of the epoch only.",
-                    RuntimeWarning,
-                )
+        for name in [entry.name for entry in self.entries.values() if not entry.is_reducible]:
+            warn_user(
+                f"`{name}` must be logged again between a resume and the end of its epoch if it is a metric or has a "
+                "user's function as `reduce_fx`, but got no call (log). Its value of the epoch is left out; a metric "
+                "is not reset. Log it in every batch, or at the end of the epoch only.",
+                RuntimeWarning,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a training epoch has logged so far."""
@@ -244,11 +238,8 @@ class Progress(Protocol):
         logged_steps_ahead: Number by which the steps of logged values are ahead of that; 0 if there is none.
     """
 
-    @property
-    def current_epoch(self) -> int: ...
-
-    @property
-    def global_step(self) -> int: ...
+    current_epoch: int
+    global_step: int
 
 
 class MetricWriter(Protocol):
@@ -306,12 +297,11 @@ class LoggerSender:
         """
         if not values or not self.writes:
             return
-        metrics = to_floats(values)
+        metrics, step = to_floats(values), max(self.step - in_training, 0)
         if "step" in metrics:
             step = int(metrics.pop("step"))
         else:
             metrics.setdefault("epoch", self._progress.current_epoch)
-            step = max(self.step - in_training, 0)
         self._log(metrics, step)
 
     def send_rows(self, rows: Sequence[StepRow]) -> None:

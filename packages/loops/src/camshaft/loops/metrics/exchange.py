@@ -115,10 +115,8 @@ class MetricExchange:
         paths: dict[int, str] = {}
         if self._module is not None and any(entry.holds_metric for entry in entries):
             paths = {id(submodule): path for path, submodule in self._module.named_modules()}
-        records = self._exchange(
-            [_record(entry, _epoch_parts(entry, epoch.held_rows), paths) for entry in entries],
-            may_share_steps=epoch.stage == "train",
-        )
+        own = [_record(entry, _epoch_parts(entry, epoch.held_rows), paths) for entry in entries]
+        records = self._exchange(own, may_share_steps=epoch.stage == "train")
         for key, by_rank in records.items():
             first = next(iter(by_rank.values()))
             if key not in epoch.entries and first.is_shared:
@@ -127,9 +125,8 @@ class MetricExchange:
         reduced = self._reduce(records, epoch.entries)
         epoch.held_rows = _reduced_rows(epoch, reduced)
         entries = [epoch.entries[key] for key in records if key in epoch.entries]
-        values = [
-            (entry, _value_of(entry, reduced, of_epoch), of_epoch) for of_epoch in (False, True) for entry in entries
-        ]
+        both = ((entry, of_epoch) for of_epoch in (False, True) for entry in entries)
+        values = ((entry, _value_of(entry, reduced, of_epoch), of_epoch) for entry, of_epoch in both)
         return [EntryValue(entry, value, of_epoch) for entry, value, of_epoch in values if value is not None]
 
     def reduce_step(self, taken: Sequence[tuple[Entry, Value]]) -> dict[str, Value]:
@@ -145,9 +142,8 @@ class MetricExchange:
             if taken and not self._has_warned:
                 self._has_warned = True
                 warn_user(
-                    f"`sync_dist=True` of {taken[0][0].name!r} comes too late for this epoch: when the first values of "
-                    "steps were sent, no process had logged any with it. Until the epoch ends, loggers get the values "
-                    "of steps of the first process alone. Log it from the first step on."
+                    f"`sync_dist=True` of {taken[0][0].name!r} comes too late for this epoch, whose first steps no "
+                    "process logged with it: loggers get the first process's values. Log it from the first step on."
                 )
             return {}
         own = [_record(entry, {"step": _step_part(entry, value)}) for entry, value in taken]
@@ -197,8 +193,8 @@ class MetricExchange:
         if not path or others:
             lacking = next(rank for rank in range(self._strategy.world_size) if rank not in paths)
             rule = f"logged on all ranks, or be one and the same attribute of the module (rank {lacking} lacks it)"
-            action = "Assign the metric to an attribute of the module."
-            raise MetricMismatchError(name, "value", {rank: path or None for rank, path in paths.items()}, rule, action)
+            action, got = "Assign the metric to an attribute of the module.", {k: v or None for k, v in paths.items()}
+            raise MetricMismatchError(name, "value", got, rule, action)
         return path
 
     def _reduce(self, records: Records, entries: Mapping[Key, Entry]) -> dict[tuple[Key, Place], Value]:
@@ -262,10 +258,7 @@ def _check_same(by_rank: Mapping[int, Record]) -> None:
     for field in LogOptions._fields:
         asked = {rank: getattr(record.options, field) for rank, record in by_rank.items()}
         if field == "reduce_fx" and not is_resumed:
-            asked = {
-                rank: record.source if asked[rank] == UNKNOWN_FUNCTION else asked[rank]
-                for rank, record in by_rank.items()
-            }
+            asked |= {rank: by_rank[rank].source for rank, option in asked.items() if option == UNKNOWN_FUNCTION}
         if len(set(asked.values())) > 1:
             raise MetricMismatchError(name, field, asked, rule, action)
 
@@ -288,8 +281,7 @@ def _reduced_rows(epoch: EpochLog, reduced: Mapping[tuple[Key, Place], Value]) -
     """Return the rows that this process held back, with reduced values, and rows of what only others logged."""
     of_rows = {(place, epoch.entries[key]): value for (key, place), value in reduced.items() if isinstance(place, int)}
     rows = [
-        (step, {entry: of_rows.pop((step, entry), value) for entry, value in row.items()})
-        for step, row in epoch.held_rows
+        (step, {one: of_rows.pop((step, one), value) for one, value in row.items()}) for step, row in epoch.held_rows
     ]
     return rows + [(step, {entry: value}) for (step, entry), value in of_rows.items()]
 
@@ -299,8 +291,7 @@ def _value_of(entry: Entry, reduced: Mapping[tuple[Key, Place], Value], of_epoch
     options = entry.options
     if not (options.on_epoch if of_epoch else options.on_step):
         return None
-    is_shared = options.sync_dist is not False if of_epoch else options.sync_dist is True
-    if not is_shared:
+    if options.sync_dist is False or (options.sync_dist is None and not of_epoch):
         return entry.epoch_value() if of_epoch else entry.last_value
     if of_epoch and isinstance(entry, MetricEntry):
         return entry.value_of_all
@@ -315,15 +306,15 @@ def _step_part(entry: Entry, value: Value) -> Part:
 
 def _on_host(records: Sequence[Record]) -> list[Record]:
     """Return records with numbers for tensors of shape (), in one transfer per device. Waits for the devices."""
-    parts = {(idx, place): part for idx, record in enumerate(records) for place, part in record.parts.items()}
-    values = {key: part.value for key, part in parts.items()}
+    values = {(record.key, place): part.value for record in records for place, part in record.parts.items()}
     vectors = {key: value for key, value in values.items() if isinstance(value, Tensor) and value.ndim}
-    numbers = to_floats({key: value for key, value in values.items() if key not in vectors})
-    on_host: dict[Any, Value] = {**numbers, **{key: value.cpu() for key, value in vectors.items()}}
-    return [
-        record._replace(parts={place: part._replace(value=on_host[idx, place]) for place, part in record.parts.items()})
-        for idx, record in enumerate(records)
-    ]
+    on_host: dict[Any, Value] = {**to_floats({key: values[key] for key in values.keys() - vectors.keys()})}
+    on_host |= {key: value.cpu() for key, value in vectors.items()}
+
+    def moved(record: Record) -> dict[Place, Part]:
+        return {place: part._replace(value=on_host[record.key, place]) for place, part in record.parts.items()}
+
+    return [record._replace(parts=moved(record)) for record in records]
 
 
 def _merge(reduction: str, parts: Sequence[Part]) -> Value:

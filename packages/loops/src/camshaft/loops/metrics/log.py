@@ -108,11 +108,8 @@ class MetricLogging:
                 return
             sync_dist = False
         if metric_attribute is not None and _attribute(self, metric_attribute) is not value:
-            rule, action = (
-                "the name of the module's attribute that is the logged metric",
-                "Correct it, or leave it out.",
-            )
-            raise log_error(name, "metric_attribute", rule, metric_attribute, action)
+            rule = "the name of the module's attribute that is the logged metric"
+            raise log_error(name, "metric_attribute", rule, metric_attribute, "Correct it, or leave it out.")
         # a plain tuple: made and compared in a fraction of the time of an object with named fields
         asked = (prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
         entry = log.record(name, value, asked, batch_size)
@@ -139,7 +136,7 @@ class MetricLogging:
             items = dictionary.items(keep_base=False, copy_state=False)  # type: ignore[call-arg]
         asked = prog_bar, logger, on_step, on_epoch, reduce_fx, batch_size, sync_dist, add_dataloader_idx, enable_graph
         for name, value in items:
-            self.log(name, value, *asked, None, rank_zero_only)
+            self.log(name, value, *asked, rank_zero_only=rank_zero_only)
 
     @property
     def logged_metrics(self) -> Mapping[str, Value]:

@@ -37,13 +37,10 @@ class AutomaticOptimization:
 
     def __init__(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> None:
         self.num_batches: int | float = float("inf")
-        self.settings = context.settings
+        self.settings, self._window, self._progress = context.settings, context.window, context.progress
         self._updates = list(updates)
-        self._window = context.window
         self._accumulates = context.window.length != 1
-        self._progress = context.progress
-        self._module = context.run.module
-        self._metrics = context.run.metrics
+        self._module, self._metrics = context.run.module, context.run.metrics
         self._set_gradient_sync = context.run.strategy.set_gradient_sync
         self._where = context.where
 
@@ -175,60 +172,13 @@ class SingleOptimizerOptimization(AutomaticOptimization):
         return outputs
 
 
-class TruncatedOptimization(AutomaticOptimization):
-    """Optimization of batches that are split along time, by one optimizer.
-
-    A split takes the place of a batch: accumulation windows, updates and `global_step` count splits. The hidden
-    state goes from split to split, without its graph; it is None at a batch's start.
-
-    Args:
-        context: The parts that all updates share, with a function that splits.
-        updates: The update of the optimizer.
-    """
-
-    def __init__(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> None:
-        super().__init__(context, updates)
-        assert context.split is not None
-        self._split = context.split
-
-    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """Compute a batch's gradients split by split, and update the weights wherever a window ends. Collective.
-
-        Hooks: tbptt_split_batch; for each split those of `OptimizerUpdate`.
-
-        Args:
-            batch: The batch, on its device.
-            batch_idx: Its index in the epoch.
-            is_last: Whether it is known to be the epoch's last.
-
-        Returns:
-            The outputs of `training_step` for the last split, with the hidden state detached.
-        """
-        window, update, metrics = self._window, self._updates[0], self._metrics
-        splits = self._split(batch)
-        num_remaining = len(splits) if is_last else float("inf")
-        outputs = hiddens = None
-        for split_idx, split in enumerate(splits):
-            outputs = None  # frees the graph before the next one is built
-            if split_idx and metrics is not None:
-                metrics.end_train_batch(update.has_updated)
-            if self._accumulates:
-                self.enter_window(num_remaining)
-                num_remaining -= 1
-            update.hiddens = hiddens
-            outputs = update.run(split, batch_idx, window.is_complete)
-            hiddens = next_hiddens(outputs, hiddens, self._module)
-            if update.has_updated:
-                self._progress.global_step += 1
-        return with_hiddens(outputs, hiddens)
-
-
 class PerOptimizerOptimization(AutomaticOptimization):
-    """Optimization by several optimizers: each that is due runs `training_step` and updates, one after the other.
+    """Optimization by several optimizers, or of batches that are split along time.
 
-    While one is at work, only its parameters require gradients, as `toggle` has it. If batches are split along time,
-    a split takes the place of a batch: accumulation windows, updates and `global_step` count splits. Each optimizer
-    carries its own hidden state from split to split, None at a batch's start.
+    Each optimizer that is due runs `training_step` and updates, one after the other. While one is at work, only its
+    parameters require gradients, as `toggle` has it. If batches are split along time, a split takes the place of a
+    batch: accumulation windows, updates and `global_step` count splits. Each optimizer carries its own hidden state
+    from split to split, without its graph; it is None at a batch's start.
 
     With frequencies, each optimizer is due for that many windows running, in turn and from each epoch's start; else all
     are due in every window.
@@ -236,10 +186,12 @@ class PerOptimizerOptimization(AutomaticOptimization):
     Args:
         context: The parts that all updates share.
         updates: The updates, one for each optimizer, in their order.
-        toggle: Lets the parameters of the optimizer at work alone require gradients.
+        toggle: Lets the parameters of the optimizer at work alone require gradients; None for a single optimizer.
     """
 
-    def __init__(self, context: UpdateContext, updates: Sequence[OptimizerUpdate], *, toggle: OptimizerToggle) -> None:
+    def __init__(
+        self, context: UpdateContext, updates: Sequence[OptimizerUpdate], *, toggle: OptimizerToggle | None
+    ) -> None:
         super().__init__(context, updates)
         self._split = context.split
         self._toggle = toggle
@@ -250,7 +202,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
     @property
     def keeps_gradients(self) -> bool:
         """True if gradients belong in a checkpoint, while they wait, or always where one's reach another's."""
-        return self.holds_gradients or not self._toggle.isolates
+        return self.holds_gradients or (self._toggle is not None and not self._toggle.isolates)
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Compute a batch's gradients, and update the weights wherever an accumulation window ends. Collective.
@@ -263,8 +215,8 @@ class PerOptimizerOptimization(AutomaticOptimization):
             is_last: Whether it is known to be the epoch's last.
 
         Returns:
-            An item for each optimizer that had a loss in the last split, in their order. It is a dictionary with the
-            loss and perhaps the hidden state, detached.
+            An item for each optimizer that had a loss in the last split, in their order; of a single optimizer the item
+            itself, or None. It is a dictionary with the loss and perhaps the hidden state, detached.
         """
         window, progress, split_batch, toggle = self._window, self._progress, self._split, self._toggle
         turns, metrics = self._turns, self._metrics
@@ -287,11 +239,13 @@ class PerOptimizerOptimization(AutomaticOptimization):
                 window.num_begun += 1  # a window of one step is always complete
             is_update = False
             for update in turns[(window.num_begun - 1) % len(turns)]:
-                toggle.toggle(update.optimizer)
+                if toggle is not None:
+                    toggle.toggle(update.optimizer)
                 try:
                     returned = update.run(split, batch_idx, window.is_complete)
                 finally:
-                    toggle.untoggle()
+                    if toggle is not None:
+                        toggle.untoggle()
                 is_update |= update.has_updated
                 if split_batch is not None:
                     update.hiddens = next_hiddens(returned, update.hiddens, self._module)
@@ -301,6 +255,8 @@ class PerOptimizerOptimization(AutomaticOptimization):
                 returned = None
             if is_update:
                 progress.global_step += 1
+        if toggle is None:
+            return outputs[0] if outputs else None
         return outputs
 
 
@@ -318,33 +274,30 @@ def batch_splitter(run: Run, settings: OptimizationSettings) -> Callable[[Any], 
             no split.
     """
     module, asked, override = run.module, settings.truncated_bptt_steps, run.hooks.tbptt_split_batch
-    where = type(module).__qualname__
-    of_module = getattr(module, "truncated_bptt_steps", None)
+    name, where = "truncated_bptt_steps", type(module).__qualname__
+    of_module = getattr(module, name, None)
     if of_module is not None and (isinstance(of_module, bool) or not isinstance(of_module, int)):
-        raise TypeError(must_be("truncated_bptt_steps", "an int or None", of_module, where, "Set an int."))
+        raise TypeError(must_be(name, "an int or None", of_module, where, "Set an int."))
     if of_module is not None and of_module < 0:
-        raise ValueError(must_be("truncated_bptt_steps", "at least 0", of_module, where, "Set 0 for no splits."))
+        raise ValueError(must_be(name, "at least 0", of_module, where, "Set 0 for no splits."))
     if of_module and asked is not None and of_module != asked:
-        rule = f"that of the fit ({asked}) or not set"
-        raise ValueError(must_be("truncated_bptt_steps", rule, of_module, where, "Leave one of the two out."))
+        raise ValueError(must_be(name, f"that of the fit ({asked}) or not set", of_module, where, "Leave one out."))
     split_size = asked or of_module or None
     if split_size is None:
         return None
     if not run.hooks.takes("training_step", "hiddens"):
-        step = implementation(module, "training_step")
+        step, action = implementation(module, "training_step"), "Take `hiddens` and return it beside the loss."
         rule = f"one that names `hiddens`, since batches are split into {split_size} time steps each"
-        action = "Take `hiddens` (None at a batch's start) and return it beside the loss, or do not split."
         raise ValueError(must_be("training_step", rule, step, where, action))
 
     def split(batch: Any) -> Sequence[Any]:
         if override is None:
             return split_along_time(batch, split_size, "the default split of a batch")
         splits = override(batch, split_size)
-        of_override = f"{where}.tbptt_split_batch"
-        if not isinstance(splits, (list, tuple)):
-            raise TypeError(must_be("return value", "a list of splits", splits, of_override, "Return a list."))
-        if not splits:
-            raise ValueError(must_be("return value", "at least one split", splits, of_override, "Return one or more."))
+        if not isinstance(splits, (list, tuple)) or not splits:
+            kind = ValueError if isinstance(splits, (list, tuple)) else TypeError
+            rule, action = "a list of at least one split", "Return a list."
+            raise kind(must_be("return value", rule, splits, f"{where}.tbptt_split_batch", action))
         return splits
 
     return split

@@ -58,10 +58,8 @@ class LRSchedulerConfig:
             rule = "a learning-rate scheduler (with `step`, `state_dict` and `load_state_dict`)"
             raise TypeError(must_be("lr_scheduler", rule, self.scheduler, _WHERE, "Return a scheduler."))
         if self.interval not in ("epoch", "step"):
-            rule = "'epoch' or 'step'"
-            raise ValueError(must_be("interval", rule, self.interval, _WHERE, "Return one of the two."))
-        if not isinstance(self.frequency, int) or self.frequency < 1:
-            raise ValueError(must_be("frequency", "a positive int", self.frequency, _WHERE, "Return 1 or more."))
+            raise ValueError(must_be("interval", "'epoch' or 'step'", self.interval, _WHERE, "Return one of these."))
+        _check_frequency(self.frequency)
         if self.reduce_on_plateau is None:
             self.reduce_on_plateau = _takes_value(self.scheduler, self.monitor)
         if not self.reduce_on_plateau:
@@ -75,11 +73,10 @@ class LRSchedulerConfig:
             ValueError: If its `step` gets a value, but `monitor` names none.
         """
         if not callable(getattr(self.scheduler, "step", None)):
-            rule, action = "one with a `step`, which is called under automatic optimization", "Give it that method."
-            raise TypeError(must_be("lr_scheduler", rule, self.scheduler, _WHERE, action))
+            rule = "one with a `step`, which is called under automatic optimization"
+            raise TypeError(must_be("lr_scheduler", rule, self.scheduler, _WHERE, "Give it that method."))
         if self.reduce_on_plateau and self.monitor is None:
-            action = "Return it beside the scheduler, as 'monitor'."
-            where = f"{_WHERE}, {type(self.scheduler).__name__}"
+            where, action = f"{_WHERE}, {type(self.scheduler).__name__}", "Return it beside the scheduler."
             raise ValueError(must_be("monitor", "the name of a logged value", None, where, action))
         if isinstance(self.scheduler, OneCycleLR) and self.interval == "epoch":
             rule, action = "'step' for a OneCycleLR that counts updates", "Return 'interval': 'step' beside it."
@@ -185,6 +182,11 @@ def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
     return drop_gradients
 
 
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return the parameters of all groups of an optimizer."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> ConfiguredOptimizers:
     optimizers, schedulers = [], []
     for dictionary in dictionaries:
@@ -200,20 +202,22 @@ def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> ConfiguredO
 
 def _frequencies(dictionaries: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the optimizers' frequencies; empty if no dictionary has one."""
-    frequencies = [dictionary.get("frequency") for dictionary in dictionaries]
-    if all(frequency is None for frequency in frequencies):
-        return []
+    given = [dictionary.get("frequency") for dictionary in dictionaries]
+    frequencies = [frequency for frequency in given if frequency is not None]
+    if frequencies and len(frequencies) != len(given):
+        rule = "given for every optimizer or for none"
+        raise ValueError(must_be("frequency", rule, given, _WHERE, "Return one in each dictionary."))
     for frequency in frequencies:
-        if frequency is None:
-            rule = "given for every optimizer or for none"
-            raise ValueError(must_be("frequency", rule, frequencies, _WHERE, "Return one in each dictionary."))
-        if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
-            raise ValueError(must_be("frequency", "a positive int", frequency, _WHERE, "Return 1 or more."))
+        _check_frequency(frequency)
     if len(frequencies) == 1:
-        rule = "left out if there is one optimizer, which is due always"
-        action = "Leave it out, or pass accumulate_grad_batches for fewer updates."
+        rule, action = "left out if there is one optimizer, which is due always", "Pass accumulate_grad_batches."
         raise ValueError(must_be("frequency", rule, frequencies[0], _WHERE, action))
-    return [int(frequency) for frequency in frequencies if frequency is not None]
+    return frequencies
+
+
+def _check_frequency(frequency: Any) -> None:
+    if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
+        raise ValueError(must_be("frequency", "a positive int", frequency, _WHERE, "Return 1 or more."))
 
 
 def _optimizer(given: Any) -> Optimizer:
@@ -259,12 +263,10 @@ def _check_attached(scheduler: Any, optimizers: Sequence[Optimizer]) -> None:
     """
     own = getattr(scheduler, "optimizer", None)
     groups = getattr(own, "param_groups", None)
-    if groups is None or any(own is one or _shares_groups(groups, one) for one in optimizers):
-        return
-    rule = "one for an optimizer that is returned as well, since it would change the rate of no other"
-    got = f"{type(scheduler).__name__} for another {type(own).__name__}"
-    action = "Make the scheduler with the optimizer that you return, or return that one."
-    raise ValueError(must_be("lr_scheduler", rule, got, _WHERE, action))
+    if groups is not None and not any(own is one or _shares_groups(groups, one) for one in optimizers):
+        rule, got = "one for an optimizer that is returned as well", f"{type(scheduler).__name__} for another "
+        action = "Make the scheduler with the optimizer that you return, or return that one."
+        raise ValueError(must_be("lr_scheduler", rule, got + type(own).__name__, _WHERE, action))
 
 
 def _shares_groups(groups: Sequence[Any], optimizer: Optimizer) -> bool:
@@ -294,8 +296,7 @@ def complete_optimizer(given: Any, where: str) -> Optimizer:
     missing = [name for name in _NEEDED if not hasattr(given, name)]
     if missing:
         rule = f"an optimizer, or an object with {', '.join(_NEEDED)} (missing: {', '.join(missing)})"
-        action = "Give it these, which may be those of the optimizer that it wraps."
-        raise TypeError(must_be("optimizer", rule, given, where, action))
+        raise TypeError(must_be("optimizer", rule, given, where, "Give it those of the optimizer that it wraps."))
     own, is_own = vars(given), issubclass(type(given), Optimizer)
     if "register_step_pre_hook" in own or (is_own and "_optimizer_step_pre_hooks" in own):
         return given  # type: ignore[no-any-return]
@@ -331,14 +332,13 @@ def _add_step_hooks(given: Any) -> None:
 
         return step
 
+    def register(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
+        handle = RemovableHandle(hooks)
+        hooks[handle.id] = hook
+        return handle
+
     replace_step(given, around)
-    vars(given).update(zip(_STEP_HOOKS, (partial(_register, before), partial(_register, after)), strict=True))
-
-
-def _register(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
-    handle = RemovableHandle(hooks)
-    hooks[handle.id] = hook
-    return handle
+    vars(given).update(zip(_STEP_HOOKS, (partial(register, before), partial(register, after)), strict=True))
 
 
 def _without_additions(given: Any, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -38,13 +37,9 @@ class ManualOptimization:
     def __init__(self, context: UpdateContext) -> None:
         run = context.run
         self.num_batches: int | float = float("inf")
-        self.settings = context.settings
-        self._configured = context.configured
+        self.settings, self._configured, self._split = context.settings, context.configured, context.split
         self._training_step: Any = run.hooks.training_step
-        self._module = run.module
-        self._metrics = run.metrics
-        self._progress = context.progress
-        self._split = context.split
+        self._module, self._metrics, self._progress = run.module, run.metrics, context.progress
         self._stepped = False
         self._step_hooks = []
         for optimizer_idx, optimizer in enumerate(context.configured.optimizers):
@@ -130,19 +125,15 @@ class ManualOptimization:
         if not callable(closure):
             announce(optimizer)
             return None
-        followed = _followed(closure, partial(announce, optimizer))
+
+        def evaluate() -> Any:
+            loss = closure()
+            announce(optimizer)
+            return loss
+
         if "closure" in keywords:
-            return arguments, {**keywords, "closure": followed}
-        return (optimizer, followed, *arguments[2:]), keywords
-
-
-def _followed(closure: Callable[[], Any], announce: Callable[[], Any]) -> Callable[[], Any]:
-    def evaluate() -> Any:
-        loss = closure()
-        announce()
-        return loss
-
-    return evaluate
+            return arguments, {**keywords, "closure": evaluate}
+        return (optimizer, evaluate, *arguments[2:]), keywords
 
 
 def check_manual(settings: OptimizationSettings, configured: ConfiguredOptimizers, where: str) -> None:
@@ -153,20 +144,21 @@ def check_manual(settings: OptimizationSettings, configured: ConfiguredOptimizer
         configured: The module's optimizers.
         where: Name of the module's class, for the message.
     """
-    for name, value, neutral, action in (
-        ("accumulate_grad_batches", settings.accumulate_grad_batches, 1, "Do it in `training_step`."),
-        ("gradient_clip_val", settings.gradient_clip_val, None, "Call `clip_gradients` in `training_step`."),
-        ("zero_grad", settings.zero_grad or "before_backward", "before_backward", "Do it in `training_step`."),
-        ("frequency", configured.frequencies or None, None, "Do it in `training_step`."),
+    for name, value, neutral in (
+        ("accumulate_grad_batches", settings.accumulate_grad_batches, 1),
+        ("gradient_clip_val", settings.gradient_clip_val, None),
+        ("zero_grad", settings.zero_grad or "before_backward", "before_backward"),
+        ("frequency", configured.frequencies or None, None),
     ):
         if value != neutral:
-            raise ValueError(must_be(name, f"{neutral!r} under manual optimization", value, where, action))
+            action = "Call `clip_gradients`" if name == "gradient_clip_val" else "Do it"
+            rule = f"{neutral!r} under manual optimization"
+            raise ValueError(must_be(name, rule, value, where, f"{action} in `training_step`."))
 
 
 def check_optimizer_idx(run: Run, configured: ConfiguredOptimizers) -> None:
     """Raise `ValueError` if a step under manual optimization asks for the index of one of several optimizers."""
     if run.hooks.takes("training_step", "optimizer_idx") and len(configured.optimizers) > 1:
         rule = "one without `optimizer_idx` under manual optimization, where it steps all optimizers by itself"
-        action = "Leave `optimizer_idx` out, or set `automatic_optimization = True`."
-        where = type(run.module).__qualname__
-        raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))
+        step, where = implementation(run.module, "training_step"), type(run.module).__qualname__
+        raise ValueError(must_be("training_step", rule, step, where, "Leave `optimizer_idx` out."))

@@ -9,12 +9,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.fit.limits import FitLimits
-from camshaft.loops.optimization.automatic import (
-    PerOptimizerOptimization,
-    SingleOptimizerOptimization,
-    TruncatedOptimization,
-    batch_splitter,
-)
+from camshaft.loops.optimization.automatic import PerOptimizerOptimization, SingleOptimizerOptimization, batch_splitter
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
 from camshaft.loops.optimization.manual import ManualOptimization, check_manual, check_optimizer_idx
 from camshaft.loops.optimization.settings import OptimizationSettings
@@ -141,10 +136,8 @@ class StandardOptimizationFactory:
             return self.make_manual(context)
         _check_automatic(context)
         updates = [self.make_update(context, optimizer, idx) for idx, optimizer in enumerate(configured.optimizers)]
-        if len(updates) > 1:
-            return self.make_per_optimizer(context, updates)
-        if context.split is not None:
-            return self.make_truncated(context, updates)
+        if len(updates) > 1 or context.split is not None:
+            return self.make_per_optimizer(context, updates, self.make_toggle(context) if len(updates) > 1 else None)
         return SingleOptimizerOptimization(context, updates)
 
     def make_manual(self, context: UpdateContext) -> UpdateMode:
@@ -161,23 +154,17 @@ class StandardOptimizationFactory:
         update = ClosureUpdate if has_owner(context.run, optimizer) else OptimizerUpdate
         return update(context, optimizer, optimizer_idx)
 
-    def make_truncated(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
-        """Return the mode of one optimizer on batches that are split along time.
+    def make_per_optimizer(
+        self, context: UpdateContext, updates: Sequence[OptimizerUpdate], toggle: OptimizerToggle | None
+    ) -> UpdateMode:
+        """Return the mode of several optimizers that take turns, or of batches that are split along time.
 
         Args:
             context: What updates share.
             updates: The updates, one of each optimizer.
+            toggle: The result of `make_toggle`; None for a single optimizer.
         """
-        return TruncatedOptimization(context, updates)
-
-    def make_per_optimizer(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
-        """Return the mode of several optimizers that take turns.
-
-        Args:
-            context: What updates share.
-            updates: The updates, one of each optimizer.
-        """
-        return PerOptimizerOptimization(context, updates, toggle=self.make_toggle(context))
+        return PerOptimizerOptimization(context, updates, toggle=toggle)
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return the toggle by which the parameters of the optimizer at work alone require gradients."""
@@ -189,9 +176,6 @@ def _check_automatic(context: UpdateContext) -> None:
     optimizers = context.configured.optimizers
     if len(optimizers) > 1 and not context.run.hooks.takes("training_step", "optimizer_idx"):
         rule = "1 under automatic optimization, unless `training_step` names `optimizer_idx`"
-        action = (
-            "Take `optimizer_idx` in `training_step`, which then runs once for each optimizer, or set "
-            "`automatic_optimization = False` and step them in `training_step`."
-        )
+        action = "Take `optimizer_idx` in `training_step`, or set `automatic_optimization = False` and step them there."
         raise ValueError(must_be("number of optimizers", rule, len(optimizers), context.where, action))
     check_accumulation(context.settings.accumulate_grad_batches, optimizers, context.where)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from torch.optim.lr_scheduler import LRScheduler
@@ -34,10 +35,9 @@ class SchedulerSteps:
                 _check_step(config)
         self._configs = configs  # no copy: a callback may replace a scheduler, or add one that steps after epochs
         # so that the loop can skip the call where there is nothing to do
-        self.after_update = any(config.interval == "step" and config.monitor is None for config in configs)
-        self.after_update_monitored = any(
-            config.interval == "step" and config.monitor is not None for config in configs
-        )
+        of_steps = [config for config in configs if config.interval == "step"]
+        self.after_update = any(config.monitor is None for config in of_steps)
+        self.after_update_monitored = any(config.monitor is not None for config in of_steps)
 
     def step(
         self, interval: Literal["epoch", "step"], before: int, after: int, *, monitored: bool | None = None
@@ -65,12 +65,13 @@ class SchedulerSteps:
                     self._step(config)
 
     def _step(self, config: LRSchedulerConfig) -> None:
-        metric = None
+        metric, override = None, self._override
         if config.monitor is not None:
-            metric = self._monitored(config)
-            if metric is None:
+            metrics = {} if self._run.metrics is None else self._run.metrics.callback_metrics
+            if config.monitor not in metrics:
+                self._note_missing(config, metrics)
                 return
-        override = self._override
+            metric = metrics[config.monitor]
         if override is None:
             config.scheduler.step(metric)
         elif self._passes_optimizer_idx:
@@ -78,33 +79,24 @@ class SchedulerSteps:
         else:
             override(config.scheduler, metric)
 
-    def _monitored(self, config: LRSchedulerConfig) -> Any:
-        metrics = {} if self._run.metrics is None else self._run.metrics.callback_metrics
-        if config.monitor is not None and config.monitor in metrics:
-            return metrics[config.monitor]
-        message = must_be(
-            "monitor",
-            f"a logged value ({', '.join(metrics) or 'nothing was logged'})",
-            config.monitor,
-            f"the configuration of {type(config.scheduler).__name__}",
-            "Log it with `self.log`, or return 'strict': False to skip such steps.",
-        )
+    def _note_missing(self, config: LRSchedulerConfig, metrics: Mapping[str, Any]) -> None:
+        rule, where = f"a logged value ({', '.join(metrics) or 'nothing was logged'})", type(config.scheduler).__name__
+        action = "Log it with `self.log`, or return 'strict': False to skip such steps."
+        message = must_be("monitor", rule, config.monitor, f"the configuration of {where}", action)
         if config.strict:
             raise LookupError(message)
         warn_user(message)
-        return None
 
 
 def _check_step(config: LRSchedulerConfig) -> None:
     """Raise `TypeError` if a scheduler that is not torch's cannot be stepped with what it will get."""
-    step = config.scheduler.step
     if isinstance(config.scheduler, LRScheduler):
         return
-    try:
-        inspect.signature(step).bind(*([] if config.monitor is None else [None]))
-    except TypeError as error:
-        rule = "callable without arguments" if config.monitor is None else "callable with the monitored value"
-        where, action = type(config.scheduler).__qualname__, "Override `lr_scheduler_step(scheduler, metric)`."
-        raise TypeError(must_be("step", rule, f"step{inspect.signature(step)}", where, action)) from error
-    except ValueError:  # a builtin without a signature
-        return
+    with suppress(ValueError):  # a builtin without a signature
+        signature = inspect.signature(config.scheduler.step)
+        try:
+            signature.bind(*([] if config.monitor is None else [None]))
+        except TypeError as error:
+            rule = "callable without arguments" if config.monitor is None else "callable with the monitored value"
+            where, action = type(config.scheduler).__qualname__, "Override `lr_scheduler_step(scheduler, metric)`."
+            raise TypeError(must_be("step", rule, f"step{signature}", where, action)) from error

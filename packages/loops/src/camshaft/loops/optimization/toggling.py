@@ -38,15 +38,11 @@ class OptimizerToggle:
         self.untoggle()
         self.active = optimizer
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        frozen = self._frozen
-        for other in self._optimizers:
-            if other is optimizer:
-                continue
-            for group in other.param_groups:
-                for parameter in group["params"]:
-                    if parameter.requires_grad and id(parameter) not in own:
-                        parameter.requires_grad = False
-                        frozen.append(parameter)
+        for group in [group for other in self._optimizers if other is not optimizer for group in other.param_groups]:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in own:
+                    parameter.requires_grad = False
+                    self._frozen.append(parameter)
 
     def untoggle(self) -> None:
         """Let require gradients again whatever `toggle` froze."""

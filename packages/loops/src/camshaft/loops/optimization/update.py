@@ -17,7 +17,7 @@ from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.optimizer_step import needs_closure, steps_with_closure
 from camshaft.hooks_core.support.transfer import map_nested
-from camshaft.loops.optimization.configuration import ConfiguredOptimizers, dropping_gradients
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers, dropping_gradients, parameters_of
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.window import AccumulationWindow
 from camshaft.loops.state.progress import FitProgress
@@ -72,8 +72,7 @@ class Zeroing:
         self.is_first = place == "before_training_step"
         self.is_done = self.is_last = place == "after_optimizer_step"
         self.drop = dropping_gradients(optimizer)
-        self._optimizer = optimizer
-        self._progress = context.progress
+        self._optimizer, self._progress = optimizer, context.progress
         self._announce = _implemented(hooks.on_before_zero_grad)
         self._override = with_arguments(hooks, "optimizer_zero_grad", optimizer_idx=optimizer_idx)
         self.quick = self.drop if self._announce is None and self._override is None else None
@@ -113,8 +112,7 @@ class Preparation:
 
     def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int) -> None:
         hooks, strategy = context.run.hooks, context.run.strategy
-        self._optimizer = optimizer
-        self._window = context.window
+        self._optimizer, self._window = optimizer, context.window
         has_hook = hooks.on_before_optimizer_step is not no_op
         bound = partial(with_arguments, hooks, optimizer_idx=optimizer_idx)
         self._on_before_optimizer_step: Any = bound("on_before_optimizer_step") if has_hook else None
@@ -145,10 +143,9 @@ class Preparation:
     def _average_over(self, length: int) -> None:
         """Correct gradients that were divided by another length before the epoch's end was known."""
         factor = self._window.divisor / length
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
+        for parameter in parameters_of(self._optimizer):
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
 
 class OptimizerUpdate:
@@ -301,14 +298,9 @@ class ClosureUpdate(OptimizerUpdate):
 
     def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int, **settings: Any) -> None:
         super().__init__(context, optimizer, optimizer_idx, **settings)
-        self._own_step = with_arguments(
-            context.run.hooks,
-            "optimizer_step",
-            optimizer_idx=optimizer_idx,
-            on_tpu=False,
-            using_native_amp=is_under_autocast(context.run.strategy),
-            using_lbfgs=isinstance(optimizer, LBFGS),
-        )
+        known = {"optimizer_idx": optimizer_idx, "on_tpu": False, "using_lbfgs": isinstance(optimizer, LBFGS)}
+        known["using_native_amp"] = is_under_autocast(context.run.strategy)
+        self._own_step = with_arguments(context.run.hooks, "optimizer_step", **known)
         self._evaluates_loss = needs_closure(optimizer)
         self._has_stepped = False
         self._step_hook = optimizer.register_step_post_hook(self._note_step)
@@ -369,19 +361,16 @@ class ClosureUpdate(OptimizerUpdate):
 
     @property
     def _owner(self) -> str:
-        if self._own_step is None:
-            return f"{type(self.optimizer).__qualname__}.step"
-        return f"{self._context.where}.optimizer_step"
+        is_optimizer = self._own_step is None
+        return f"{type(self.optimizer).__qualname__}.step" if is_optimizer else f"{self._context.where}.optimizer_step"
 
     def _check_left_out(self) -> None:
         """Refuse an owner that has not called its closure."""
         name, action = "optimizer_closure", "Pass it on: `optimizer.step(closure=optimizer_closure)`."
         if self._own_step is None:
             name, action = "closure", "Call it first: `loss = closure()`."
-        raise RuntimeError(
-            f"`{name}` must be called in `{self._owner.rpartition('.')[2]}`, since it computes the gradients, but got "
-            f"no call of it in {self._owner}. {action}"
-        )
+        rule = f"called in `{self._owner.rpartition('.')[2]}`, since it computes the gradients"
+        raise RuntimeError(f"`{name}` must be {rule}, but got no call of it in {self._owner}. {action}")
 
     def _discard_evaluation(self) -> None:
         """Discard the evaluation of the closure before this one."""
@@ -404,8 +393,8 @@ class ClosureUpdate(OptimizerUpdate):
             raise _NoLossError
         else:
             rule = f"a loss whenever {type(self.optimizer).__name__} evaluates it again for an update"
-            where, action = f"{self._context.where}.training_step", "Decide by the batch alone what to skip."
-            raise RuntimeError(must_be("return value", rule, None, where, action))
+            where = f"{self._context.where}.training_step"
+            raise RuntimeError(must_be("return value", rule, None, where, "Decide by the batch alone what to skip."))
 
     def _note_step(self, *_: Any) -> None:
         self._has_stepped = True
@@ -472,18 +461,12 @@ def check_loss(loss: Tensor, does: str, where: str) -> None:
     """
     shape = tuple(loss.shape)
     if not loss.requires_grad:
-        raise LossError(
-            f"{does} a loss that depends on parameters which require gradients, but got one without a graph, of shape "
-            f"{shape}, in {where}. Compute it from the model's outputs, without `detach()`, `item()` or "
-            "`torch.no_grad()`, and leave parameters trainable.",
-            shape,
-        )
+        rule = "a loss that depends on parameters which require gradients"
+        action = "Compute it of trainable parameters, without `detach()`, `item()` or `torch.no_grad()`."
+        raise LossError(f"{does} {rule}, but got one without a graph, of shape {shape}, in {where}. {action}", shape)
     if loss.numel() != 1:
-        raise LossError(
-            f"{does} a loss with one element, but got one of shape {shape} in {where}. Reduce it, such as by "
-            "`loss.mean()`.",
-            shape,
-        )
+        got = f"but got one of shape {shape} in {where}. Reduce it, such as by `loss.mean()`."
+        raise LossError(f"{does} a loss with one element, {got}", shape)
 
 
 def without_graph(outputs: Any) -> Any:
@@ -519,11 +502,10 @@ def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
     if outputs is None:
         return hiddens
     if not isinstance(outputs, Mapping) or "hiddens" not in outputs:
-        rule = "a dictionary with 'hiddens', the state that the next split begins with, or None"
-        where = f"{type(module).__qualname__}.training_step"
+        rule = "a dictionary with 'hiddens', the state that the next split begins with, or None, if batches are split"
         got = sorted(map(str, outputs)) if isinstance(outputs, Mapping) else outputs
-        action = 'Return {"loss": loss, "hiddens": hiddens}.'
-        raise TypeError(must_be("return value", f"{rule}, if batches are split along time", got, where, action))
+        where, action = f"{type(module).__qualname__}.training_step", 'Return {"loss": loss, "hiddens": hiddens}.'
+        raise TypeError(must_be("return value", rule, got, where, action))
     hiddens = outputs["hiddens"]
     return hiddens.detach() if isinstance(hiddens, Tensor) else detached(hiddens)
 

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.optimizer_step import needs_closure
+from camshaft.loops.optimization.configuration import parameters_of
 
 _COUNTS = ("position", "divisor", "num_begun", "is_complete")
 
@@ -103,11 +104,8 @@ def check_accumulation(length: int, optimizers: Sequence[Optimizer], where: str)
     for optimizer in optimizers:
         if needs_closure(optimizer):
             rule = f"1 with {type(optimizer).__name__}, which evaluates the loss several times per update"
-            action = "Use another optimizer, or 1."
-            raise ValueError(must_be("accumulate_grad_batches", rule, length, where, action))
-    parameters = [
-        {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} for optimizer in optimizers
-    ]
+            raise ValueError(must_be("accumulate_grad_batches", rule, length, where, "Use another optimizer, or 1."))
+    parameters = [set(map(id, parameters_of(optimizer))) for optimizer in optimizers]
     if sum(map(len, parameters)) != len(set().union(*parameters)):
         rule = "1 if optimizers share parameters, whose gradients would mix while they wait for the update"
         action = "Give every parameter to one optimizer, or pass 1."
