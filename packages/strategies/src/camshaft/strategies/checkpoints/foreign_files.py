@@ -23,7 +23,7 @@ import attrs
 import torch
 from torch import Tensor
 
-# Public functions refuse an unpickler of one's own where `TORCH_FORCE_WEIGHTS_ONLY_LOAD` is set.
+# Parts of `torch.load`, which refuses a caller's unpickler where `TORCH_FORCE_WEIGHTS_ONLY_LOAD` is set.
 from torch._weights_only_unpickler import _get_allowed_globals, _get_user_allowed_globals
 from torch.serialization import _legacy_load, _load, _open_zipfile_reader
 
@@ -38,8 +38,8 @@ _REQUIRED = ("state_dict", "optimizer_states")
 def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> Any:
     """Read a checkpoint of another framework with plain values in place of its names. Import nothing.
 
-    The module's docstring has the rule. A file that needs no names is read as it is. Rank 0 warns of values that are left out, such as objects among the
-    hyperparameters; `objects_left_out` lists them too.
+    The module's docstring has the rule. A file that needs no names is read as it is. Rank 0 warns of values that are
+    left out, such as objects among the hyperparameters; `objects_left_out` lists them too.
 
     Args:
         map_location: The device of the tensors.
