@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections import defaultdict
@@ -79,14 +80,12 @@ class DeferredInitialization:
     """
 
     def __init__(self) -> None:
-        self._recorder: OperationRecorder | None = None
-        self._full_values: FullValues | None = None
+        self._recorder = OperationRecorder()
+        self._full_values = FullValues(self._recorder)
         self._entered = ExitStack()
 
     def __enter__(self) -> Self:
         self._first_state = torch.get_rng_state()
-        self._recorder = OperationRecorder()
-        self._full_values = FullValues(self._recorder)
         self._entered.callback(self._full_values.watch_parameters())
         self._entered.enter_context(_FunctionMode(self._recorder))
         self._entered.enter_context(_DispatchMode(self._recorder, self._full_values))
@@ -117,7 +116,6 @@ class DeferredInitialization:
         Raises:
             DeferredInitializationError: If a tensor has no values.
         """
-        assert self._recorder is not None and self._full_values is not None
         recorder = self._recorder
         targets: dict[int, list[_Target]] = defaultdict(list)
         for target in self._targets(module, device, sharded_device or device):
@@ -136,7 +134,7 @@ class DeferredInitialization:
 
         recorder.replay(targets, complete)
         _replace(module, real)
-        self._recorder = self._full_values = None
+        del recorder, self._recorder, self._full_values
         trim_memory()
 
     def has_deferred(self, module: nn.Module) -> bool:
@@ -144,7 +142,6 @@ class DeferredInitialization:
         return any(tensor.device == META for _, tensor, _ in _named_tensors(module))
 
     def _targets(self, module: nn.Module, device: torch.device, sharded_device: torch.device) -> Iterator[_Target]:
-        assert self._recorder is not None and self._full_values is not None
         seen: set[int] = set()
         for name, tensor, is_attribute in _named_tensors(module):
             if id(tensor) in seen or tensor.device != META:
@@ -416,22 +413,26 @@ def shared_randomness(broadcast: Callable[[Any], Any]) -> Iterator[None]:
         _set_states(others)
 
 
-def _states() -> dict[str, Any]:
-    """Return the states as plain values, which can be compared."""
-    states: dict[str, Any] = {"torch": torch.get_rng_state().numpy().tobytes(), "python": random.getstate()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        name, keys, *rest = numpy.random.get_state()
-        states["numpy"] = (name, keys.tolist(), *rest)
-    return states
+def _states() -> dict[str, bytes]:
+    """Return the states of the generators, pickled, so that they can be compared."""
+    return {name: pickle.dumps(get_state()) for name, (get_state, _) in _generators().items()}
 
 
-def _set_states(states: dict[str, Any]) -> None:
-    if "torch" in states:
-        torch.set_rng_state(torch.frombuffer(bytearray(states["torch"]), dtype=torch.uint8))
-    if "python" in states:
-        random.setstate(states["python"])
+def _set_states(states: dict[str, bytes]) -> None:
+    for name, (_, set_state) in _generators().items():
+        if name in states:
+            set_state(pickle.loads(states[name]))
+
+
+def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """Return for each generator how its state is read and set."""
+    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+        "torch": (lambda: torch.get_rng_state().numpy().tobytes(), _set_torch_state),
+        "python": (random.getstate, random.setstate),
+    }
     numpy = sys.modules.get("numpy")
-    if "numpy" in states and numpy is not None:
-        name, keys, *rest = states["numpy"]
-        numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), *rest))
+    return found if numpy is None else {**found, "numpy": (numpy.random.get_state, numpy.random.set_state)}
+
+
+def _set_torch_state(state: bytes) -> None:
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
