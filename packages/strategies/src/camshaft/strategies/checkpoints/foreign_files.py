@@ -21,15 +21,16 @@ from typing import Any, ClassVar
 
 import attrs
 import torch
-from torch import Tensor
-
-# Parts of `torch.load`, which refuses a caller's unpickler where `TORCH_FORCE_WEIGHTS_ONLY_LOAD` is set.
-from torch._weights_only_unpickler import _get_allowed_globals, _get_user_allowed_globals
-from torch.serialization import _legacy_load, _load, _open_zipfile_reader
+from torch import Tensor, _weights_only_unpickler
 
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.strategies.checkpoints.contents import CheckpointError, Keys, leave_out, name_of, unreadable
 from camshaft.strategies.launch.rank_zero import is_rank_zero
+
+# `torch.load` refuses a caller's unpickler where `TORCH_FORCE_WEIGHTS_ONLY_LOAD` is set, but not its parts.
+_torch: Any = torch.serialization
+_safe: Any = _weights_only_unpickler
+_PythonUnpickler: Any = pickle._Unpickler
 
 _REQUIRED = ("state_dict", "optimizer_states")
 """The keys of a checkpoint in which nothing may be left out."""
@@ -53,7 +54,7 @@ def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
         pickle.UnpicklingError: If it is damaged; other errors of unpickling likewise.
     """
     # What torch's own unpickler of weights lets a file name: torch's own, and what was declared safe.
-    allowed = {**_get_allowed_globals(), **_get_user_allowed_globals(), "builtins.bytes": bytes_of_nothing}
+    allowed = {**_safe._get_allowed_globals(), **_safe._get_user_allowed_globals(), "builtins.bytes": bytes_of_nothing}
     unpickler: Any = type("Unpickler", (_ImportingNothing,), {"names": {}, "allowed": allowed})
     try:
         raw = _load_by(unpickler, path, map_location, mmap)
@@ -167,14 +168,14 @@ def _load_by(unpickler: Any, path: Path, map_location: Any, mmap: bool) -> Any:
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             file.seek(0)
-            return _legacy_load(file, map_location, module, encoding="utf-8")
+            return _torch._legacy_load(file, map_location, module, encoding="utf-8")
         file.seek(0)
         whole = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size) if mmap else None
-        with _open_zipfile_reader(file) as archive:
-            return _load(archive, map_location, module, overall_storage=whole, encoding="utf-8")
+        with _torch._open_zipfile_reader(file) as archive:
+            return _torch._load(archive, map_location, module, overall_storage=whole, encoding="utf-8")
 
 
-class _ImportingNothing(pickle._Unpickler):  # type: ignore[misc, name-defined]
+class _ImportingNothing(_PythonUnpickler):  # type: ignore[misc]
     """An unpickler with stand-ins for all names but the allowed ones, and torch's rules for what a file may change.
 
     Attributes:
@@ -209,7 +210,7 @@ class _ImportingNothing(pickle._Unpickler):  # type: ignore[misc, name-defined]
         super().load_binpersid()
 
     dispatch: ClassVar[dict[int, Any]] = {
-        **pickle._Unpickler.dispatch,  # type: ignore[attr-defined]
+        **_PythonUnpickler.dispatch,
         pickle.BUILD[0]: load_build,
         pickle.BINPERSID[0]: load_binpersid,
     }
