@@ -292,3 +292,11 @@ def test_a_checkpoint_is_read_from_a_file_object_and_from_an_address(tmp_path: P
         assert set(read_checkpoint(address)) == {"weight", OBJECTS_KEY}
         assert read_checkpoint(address, weights_only=False)["object"] == Config(3)
         server.shutdown()
+
+
+def test_namespaces_within_what_is_pickled_as_a_whole_are_left_out_with_it(tmp_path: Path) -> None:
+    write_checkpoint({"many": [Namespace(width=3), Path("folder")], "epoch": 1}, tmp_path / "a.ckpt")
+    checkpoint = read_checkpoint(tmp_path / "a.ckpt")
+    assert checkpoint["epoch"] == 1 and "many" not in checkpoint
+    assert objects_left_out(checkpoint) == {("many",): "builtins.list"}
+    assert read_checkpoint(tmp_path / "a.ckpt", weights_only=False)["many"] == [Namespace(width=3), Path("folder")]

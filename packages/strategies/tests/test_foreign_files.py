@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+import zipfile
 from argparse import Namespace
 from collections import OrderedDict
 from contextlib import suppress
@@ -18,7 +19,7 @@ from hypothesis.strategies import floats, integers
 from torch.serialization import safe_globals
 
 from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint
-from camshaft.strategies.checkpoints.foreign_files import NamedValues, NumpyType, names_in, stand_in
+from camshaft.strategies.checkpoints.foreign_files import NamedValues, NumpyType, stand_in
 
 pytestmark = pytest.mark.processes  # one, for all files
 
@@ -141,7 +142,7 @@ def test_plain_data_takes_the_place_of_every_name_that_such_files_have(extension
     before = set(sys.modules)
     checkpoint = read_silently(path)
     assert not [name for name in set(sys.modules) - before if name.startswith(("pytorch_lightning", "research"))]
-    assert "pytorch_lightning.utilities.parsing.AttributeDict" in names_in(path)
+    assert b"pytorch_lightning.utilities.parsing\nAttributeDict" in path.read_bytes()
     saved = checkpoint["hyper_parameters"]
     assert isinstance(saved, NamedValues)
     assert (saved.rate, saved.steps, saved.flag) == (0.5, 7, True)
@@ -212,6 +213,37 @@ def test_a_name_is_left_out_and_not_called_whatever_it_is(name: str, named: str,
     assert checkpoint["hparams"] == {"width": 3}
     assert objects_left_out(checkpoint).keys() == {("hparams", "run")}
     assert not (files / f"{name}.ran").exists()
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        b"ctorch._utils\n_rebuild_tensor_v2\n}X\x04\x00\x00\x00nameK\x01sb.",  # changes a function of torch
+        b"ccollections\nOrderedDict\n}X\x04\x00\x00\x00nameK\x01sb.",  # or a class
+        b"\x82\x01.",  # a name by its number in this process's registry
+        b"(X\x06\x00\x00\x00moduleX\x01\x00\x00\x00aX\x01\x00\x00\x00btQ.",  # a module with its source code
+    ],
+)
+def test_a_file_changes_nothing_of_the_process(instructions: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.ckpt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + instructions)
+        archive.writestr("archive/version", "3\n")
+        archive.writestr("archive/byteorder", "little")
+    with pytest.raises(CheckpointError, match="must be a whole checkpoint"):
+        read_checkpoint(path)
+    assert not hasattr(torch._utils._rebuild_tensor_v2, "name")
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_plain_values_are_read_whatever_the_protocol(protocol: int, tmp_path: Path) -> None:
+    values = {"empty": b"", "bytes": b"a", "nested": [{"weight": torch.ones(2)}]}
+    torch.save(values, tmp_path / "plain.ckpt", pickle_protocol=protocol)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected pickle protocol")
+        checkpoint = read_checkpoint(tmp_path / "plain.ckpt")
+    assert (checkpoint["empty"], checkpoint["bytes"]) == (b"", b"a")
+    assert torch.equal(checkpoint["nested"][0]["weight"], torch.ones(2))
 
 
 @pytest.mark.parametrize("extension", ["ckpt", "old"])

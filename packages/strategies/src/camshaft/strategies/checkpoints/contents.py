@@ -110,12 +110,13 @@ def separate(
     Raises:
         TypeError: If an object cannot be pickled; the message says where it is.
     """
-    objects = _Objects()
-    plain: dict[str, Any] = _Copy(replace_tensor, objects).of(dict(checkpoint))
+    separation = _Separation(replace_tensor)
+    plain: dict[str, Any] = separation.copy(dict(checkpoint), ())
+    if not separation.objects and not separation.namespaces:
+        return plain
     parts = plain.get(OBJECTS_KEY, [])
-    if objects.found:
-        plain[OBJECTS_KEY] = [*parts, objects.part(replace_tensor, len(parts))]
-    return ObjectsInPlace(plain) if objects.found and isinstance(checkpoint, ObjectsInPlace) else plain
+    plain[OBJECTS_KEY] = [*parts, separation.part(len(parts))]
+    return ObjectsInPlace(plain) if isinstance(checkpoint, ObjectsInPlace) else plain
 
 
 class ObjectsInPlace(dict[str, Any]):
@@ -183,149 +184,78 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
-class _Copy:
-    """A copy of nested containers as plain ones.
+class _Separation:
+    """A copy of nested containers as plain ones, and the objects that were found in them.
 
     Args:
         replace_tensor: As for `separate`.
-        objects: Collects any other value, which is left out of the dictionary that it is in; a list or tuple with such
-            an item is left out as a whole. None refuses other values.
+
+    Attributes:
+        objects: The objects with the keys that lead to them, and why they are not plain; None if the copy has a plain
+            form of it. Without one, an object is left out of the dictionary that it is in; a list or tuple with such
+            an item is left out as a whole.
+        namespaces: The keys of the dictionaries that were namespaces, outer ones first.
     """
 
-    def __init__(self, replace_tensor: Callable[[Tensor, Keys], Any], objects: _Objects | None = None) -> None:
+    def __init__(self, replace_tensor: Callable[[Tensor, Keys], Any]) -> None:
         self._replace_tensor = replace_tensor
-        self._objects = objects
-        self._is_inside_object = False  # which is collected whole
-        self._is_in_tuple = False  # whose items cannot be restored one by one
-        self._keys: list[Any] = []
+        self.objects: list[tuple[Keys, Any, NotPlainError | None]] = []
+        self.namespaces: list[Keys] = []
 
-    def of(self, value: Any) -> Any:
-        """Return the copy of a value."""
+    def copy(self, value: Any, keys: Keys, *, is_in_tuple: bool = False, is_inside_object: bool = False) -> Any:
+        """Return the copy of a value.
+
+        Args:
+            keys: The keys that lead to it.
+            is_in_tuple: Whether it is an item of a tuple, which cannot be restored by itself.
+            is_inside_object: Whether it is part of an object, which is collected whole.
+        """
         kind = type(value)
         if kind in _PLAIN:
             return value
         if isinstance(value, Tensor):
-            return self._replace_tensor(value, tuple(self._keys))
+            return self._replace_tensor(value, keys)
         if kind is list or kind is tuple:
-            is_tuple = kind is tuple
-            items = [
-                item if type(item) in _PLAIN else self._at(idx, item, is_in_tuple=is_tuple)
-                for idx, item in enumerate(value)
-            ]
-            return tuple(items) if is_tuple else items
+            options = {"is_in_tuple": kind is tuple, "is_inside_object": is_inside_object}
+            return kind(
+                [
+                    item if type(item) in _PLAIN else self.copy(item, (*keys, idx), **options)
+                    for idx, item in enumerate(value)
+                ]
+            )
         if kind is OrderedDict and all(isinstance(item, Tensor) for item in value.values()):
-            return self._module_state(value)
-        if isinstance(value, dict) and self._needs_no_object(kind):
-            return self._dictionary(value)
+            return self._module_state(value, keys)
+        is_plain_dict = kind in _PLAIN_DICTS or is_in_tuple or getattr(kind, "is_plain_dict", False) is True
+        if isinstance(value, dict) and is_plain_dict:
+            return self._dictionary(value, keys, is_inside_object)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.generic):
-            return self.of(value.item())
-        if self._objects is not None and not self._is_in_tuple:
-            if kind is Namespace:
-                if not self._is_inside_object:
-                    self._objects.namespaces.append(tuple(self._keys))
-                return self._dictionary(vars(value))
-            view = _plain_view(value)
-            if view is not None:
-                return self._with_plain_form(value, view)
-        raise self._refused("be a tensor or a plain value (number, string, bytes, None, list, tuple, dict)", value)
-
-    def _needs_no_object(self, kind: type) -> bool:
-        """Return whether dictionaries of a class are saved as plain ones only."""
-        if kind in _PLAIN_DICTS or self._objects is None or self._is_in_tuple:
-            return True
-        return getattr(kind, "is_plain_dict", False) is True  # declared by our own classes
-
-    def _dictionary(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
-        copied: dict[Any, Any] = {}
-        for key, item in value.items():
-            name = self._key(key)
-            if type(item) in _PLAIN:
-                copied[name] = item
-                continue
-            depth, was_in_tuple = len(self._keys), self._is_in_tuple
-            try:
-                copied[name] = self._at(key, item)
-            except NotPlainError as refused:
-                if self._objects is None:
-                    raise
-                del self._keys[depth:]
-                self._is_in_tuple = was_in_tuple
-                if not self._is_inside_object:
-                    self._objects.add((*self._keys, key), item, refused)
+            return self.copy(value.item(), keys)
+        if kind is Namespace and not is_in_tuple:
+            if not is_inside_object:
+                self.namespaces.append(keys)
+            return self._dictionary(vars(value), keys, is_inside_object)
+        view = None if is_in_tuple else _plain_view(value)
+        if view is None:
+            raise _refused("be a tensor or a plain value (number, string, bytes, None, list, tuple, dict)", value, keys)
+        copied = self.copy(view, keys, is_inside_object=True)
+        if not is_inside_object and why_unpicklable(value) is None:
+            self.objects.append((keys, value, None))
         return copied
 
-    def _with_plain_form(self, value: Any, view: Any) -> Any:
-        """Collect an object, and return a plain copy for readers that do not unpickle it."""
-        is_inside = self._is_inside_object
-        self._is_inside_object = True
-        try:
-            copied = self.of(view)
-        finally:
-            self._is_inside_object = is_inside
-        if self._objects is not None and not is_inside:
-            self._objects.add(tuple(self._keys), value, None)
-        return copied
+    def part(self, idx: int) -> dict[str, Any]:
+        """Return the objects as plain values. An object in several places is restored as one.
 
-    def _at(self, key: Any, item: Any, *, is_in_tuple: bool = False) -> Any:
-        was_in_tuple, self._is_in_tuple = self._is_in_tuple, is_in_tuple
-        self._keys.append(key)
-        copied = self.of(item)
-        self._keys.pop()
-        self._is_in_tuple = was_in_tuple
-        return copied
+        Args:
+            idx: The index of this part.
 
-    def _module_state(self, state: OrderedDict[Any, Tensor]) -> OrderedDict[Any, Any]:
-        copied = OrderedDict((self._key(name), self._at(name, tensor)) for name, tensor in state.items())
-        if "_metadata" in vars(state):  # versions of the submodules, for `torch.nn.Module.load_state_dict`
-            vars(copied)["_metadata"] = self._at("_metadata", dict(vars(state)["_metadata"]))
-        return copied
-
-    def _key(self, key: Any) -> Any:
-        kind = type(key)
-        if kind in (str, int, float, bool, type(None)) or (kind is tuple and self.of(key) is not None):
-            return key
-        raise self._refused("have strings or numbers as keys", key)
-
-    def _refused(self, rule: str, value: Any) -> NotPlainError:
-        place, found = name_of(tuple(self._keys)), f"{value!r:.80} ({type(value).__qualname__})"
-        action = "Convert it before it is saved."
-        return NotPlainError(f"`{place}` must {rule}, but got {found} in a checkpoint. {action}", place, value)
-
-
-def _plain_view(value: Any) -> Any:
-    """Return the items of a user's dictionary class or of an OmegaConf configuration; None for any other value."""
-    if isinstance(value, dict):
-        return dict(value)
-    omegaconf = sys.modules.get("omegaconf")  # there are none unless it is imported
-    if omegaconf is not None and isinstance(value, (omegaconf.DictConfig, omegaconf.ListConfig)):
-        view = omegaconf.OmegaConf.to_container(value, resolve=False)
-        return view if isinstance(view, (dict, list)) else None
-    return None
-
-
-class _Objects:
-    """The objects of one checkpoint, collected while it is copied."""
-
-    def __init__(self) -> None:
-        self._objects: list[tuple[Keys, Any, NotPlainError | None]] = []
-        self.namespaces: list[Keys] = []  # the dictionaries that were namespaces
-
-    @property
-    def found(self) -> bool:
-        return bool(self._objects or self.namespaces)
-
-    def add(self, keys: Keys, value: Any, refused: NotPlainError | None) -> None:
-        """Add an object at its keys, and why it is not plain; None if the checkpoint has a plain copy of it too."""
-        if refused is not None or why_unpicklable(value) is None:
-            self._objects.append((keys, value, refused))
-
-    def part(self, replace_tensor: Callable[[Tensor, Keys], Any], idx: int) -> dict[str, Any]:
-        """Return the objects as plain values. An object in several places is restored as one."""
+        Raises:
+            TypeError: If one cannot be pickled.
+        """
         tensors: list[Tensor] = []
         stream = io.BytesIO()
         pickler = _Pickler(stream, tensors)
-        for keys, value, refused in self._objects:
+        for keys, value, refused in self.objects:
             try:
                 pickler.dump(value)
             except Exception as error:  # an object's own code may raise anything
@@ -337,12 +267,57 @@ class _Objects:
                 ) from error
         where = (OBJECTS_KEY, idx, "tensors")
         return {
-            "places": [list(keys) for keys, _, _ in self._objects],
-            "types": [_type_name(value) for _, value, _ in self._objects],
+            "places": [list(keys) for keys, _, _ in self.objects],
+            "types": [_type_name(value) for _, value, _ in self.objects],
             "namespaces": [list(keys) for keys in self.namespaces],
-            "pickle": torch.frombuffer(bytearray(stream.getbuffer()), dtype=torch.uint8) if self._objects else None,
-            "tensors": [replace_tensor(tensor, (*where, number)) for number, tensor in enumerate(tensors)],
+            "pickle": torch.frombuffer(bytearray(stream.getbuffer()), dtype=torch.uint8) if self.objects else None,
+            "tensors": [self._replace_tensor(tensor, (*where, number)) for number, tensor in enumerate(tensors)],
         }
+
+    def _dictionary(self, value: Mapping[Any, Any], keys: Keys, is_inside_object: bool) -> dict[Any, Any]:
+        copied: dict[Any, Any] = {}
+        for key, item in value.items():
+            name = self._key(key, keys)
+            num_objects, num_namespaces = len(self.objects), len(self.namespaces)
+            try:
+                copied[name] = self.copy(item, (*keys, key), is_inside_object=is_inside_object)
+            except NotPlainError as refused:
+                del self.objects[num_objects:], self.namespaces[num_namespaces:]
+                if not is_inside_object:
+                    self.objects.append(((*keys, key), item, refused))
+        return copied
+
+    def _module_state(self, state: OrderedDict[Any, Tensor], keys: Keys) -> OrderedDict[Any, Any]:
+        copied = OrderedDict(
+            (self._key(name, keys), self._replace_tensor(tensor, (*keys, name))) for name, tensor in state.items()
+        )
+        if "_metadata" in vars(state):  # versions of the submodules, for `torch.nn.Module.load_state_dict`
+            vars(copied)["_metadata"] = self.copy(dict(vars(state)["_metadata"]), (*keys, "_metadata"))
+        return copied
+
+    def _key(self, key: Any, keys: Keys) -> Any:
+        if type(key) in (str, int, float, bool, type(None)):
+            return key
+        if type(key) is tuple:
+            return self.copy(key, keys)
+        raise _refused("have strings or numbers as keys", key, keys)
+
+
+def _refused(rule: str, value: Any, keys: Keys) -> NotPlainError:
+    place, found = name_of(keys), f"{value!r:.80} ({type(value).__qualname__})"
+    action = "Convert it before it is saved."
+    return NotPlainError(f"`{place}` must {rule}, but got {found} in a checkpoint. {action}", place, value)
+
+
+def _plain_view(value: Any) -> Any:
+    """Return the items of a user's dictionary class or of an OmegaConf configuration; None for any other value."""
+    if isinstance(value, dict):
+        return dict(value)
+    omegaconf = sys.modules.get("omegaconf")  # there are none unless it is imported
+    if omegaconf is not None and isinstance(value, (omegaconf.DictConfig, omegaconf.ListConfig)):
+        view = omegaconf.OmegaConf.to_container(value, resolve=False)
+        return view if isinstance(view, (dict, list)) else None
+    return None
 
 
 def _type_name(value: Any) -> str:

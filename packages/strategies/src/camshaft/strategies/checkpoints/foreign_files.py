@@ -8,48 +8,39 @@ or optimizers need such a name. Only for a caller who trusts a file are its name
 
 from __future__ import annotations
 
-import io
 import pickle
-import pickletools
 import re
 import sys
-import threading
 import zipfile
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import SimpleNamespace
-from typing import IO, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import attrs
 import torch
-from torch import Tensor
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from torch import Tensor, _weights_only_unpickler
 
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.strategies.checkpoints.contents import CheckpointError, Keys, leave_out, name_of, unreadable
 from camshaft.strategies.launch.rank_zero import is_rank_zero
 
+# `torch.load` refuses a caller's unpickler where `TORCH_FORCE_WEIGHTS_ONLY_LOAD` is set, but not its parts.
+_torch: Any = torch.serialization
+_safe: Any = _weights_only_unpickler
+_PythonUnpickler: Any = pickle._Unpickler
+
 _REQUIRED = ("state_dict", "optimizer_states")
 """The keys of a checkpoint in which nothing may be left out."""
 
-_NUM_LEGACY_HEADERS = 3
-"""Pickles before the value in a file that is no archive: a magic number, a version, the machine's number formats."""
 
-_BLOCKED = ("sys", "os", "posix", "nt")
-"""Modules whose names torch's unpickler refuses, even if they are declared safe."""
-
-_RENAMED = "blocked."
-"""The prefix that renames these modules, so that a stand-in can be declared safe."""
-
-_lock = threading.Lock()  # torch's list of safe names is global
-
-
-def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
+def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> Any:
     """Read a checkpoint of another framework with plain values in place of its names. Import nothing.
 
-    The module's docstring has the rule. Rank 0 warns of values that are left out, such as objects among the
-    hyperparameters; `objects_left_out` lists them too.
+    The module's docstring has the rule. A file that needs no names is read as it is. Rank 0 warns of values that are
+    left out, such as objects among the hyperparameters; `objects_left_out` lists them too.
 
     Args:
         map_location: The device of the tensors.
@@ -59,16 +50,23 @@ def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
         The checkpoint, of plain values; the keys of its "callbacks" are names of classes if they were classes.
 
     Raises:
-        CheckpointError: If it is no checkpoint, or weights or optimizers need names.
-        ValueError: If its names cannot be listed, as `names_in`.
+        CheckpointError: If it needs names and is no checkpoint, or its weights or optimizers need them.
+        pickle.UnpicklingError: If it is damaged; other errors of unpickling likewise.
     """
-    names = names_in(path)
+    # What torch's own unpickler of weights lets a file name: torch's own, and what was declared safe.
+    allowed = {**_safe._get_allowed_globals(), **_safe._get_user_allowed_globals(), "builtins.bytes": bytes_of_nothing}
+    unpickler: Any = type("Unpickler", (_ImportingNothing,), {"names": {}, "allowed": allowed})
     try:
-        raw = _load_with_stand_ins(path, names, map_location, mmap)
-    except pickle.UnpicklingError:
-        if not names:
+        raw = _load_by(unpickler, path, map_location, mmap)
+    except (pickle.UnpicklingError, TypeError):
+        if not unpickler.names:
             raise
         raw = None  # a name is not used as a class is
+    except MemoryError as error:
+        raise pickle.UnpicklingError("a length in it is too large") from error
+    names = sorted(unpickler.names)
+    if not names:
+        return raw
     if not isinstance(raw, dict) or not {"state_dict", "epoch", "global_step"} <= raw.keys():
         raise _unknown_names(path, names, f"needs names that are not imported: {', '.join(names)}")
     raw_type = raw.get("hparams_type")
@@ -160,95 +158,62 @@ def _class_name(value: Any) -> Any:
     return value.name.rpartition(".")[2] if issubclass(value, Unknown) else value.__name__
 
 
-def names_in(path: Path) -> list[str]:
-    """Return the names that a file of `torch.save` needs and that are not declared safe, sorted.
+def _load_by(unpickler: Any, path: Path, map_location: Any, mmap: bool) -> Any:
+    """Read a file of `torch.save`, an archive or of before torch 1.6, by an unpickler."""
 
-    Raises:
-        ValueError: If they cannot be listed (likewise `pickle.UnpicklingError`, `EOFError`).
+    def load(file: Any, **options: Any) -> Any:
+        return unpickler(file, **options).load()
+
+    module: Any = SimpleNamespace(__name__="pickle", Unpickler=unpickler, load=load)
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            file.seek(0)
+            return _torch._legacy_load(file, map_location, module, encoding="utf-8")
+        file.seek(0)
+        whole = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size) if mmap else None
+        with _torch._open_zipfile_reader(file) as archive:
+            return _torch._load(archive, map_location, module, overall_storage=whole, encoding="utf-8")
+
+
+class _ImportingNothing(_PythonUnpickler):  # type: ignore[misc]
+    """An unpickler with stand-ins for all names but the allowed ones, and torch's rules for what a file may change.
+
+    Attributes:
+        allowed: What a name may stand for.
+        names: The stand-ins by name, of the names that the file needed so far.
     """
-    if zipfile.is_zipfile(path):
-        return sorted(get_unsafe_globals_in_checkpoint(str(path)))
-    with path.open("rb") as stream:
-        start, end = _legacy_value(stream)
-        stream.seek(start)
-        value = stream.read(end - start)
-    archive = io.BytesIO()  # the same pickle in the format that torch's function reads
-    with zipfile.ZipFile(archive, "w") as entries:
-        entries.writestr("archive/data.pkl", value)
-        entries.writestr("archive/version", "3")
-    archive.seek(0)
-    return sorted(get_unsafe_globals_in_checkpoint(archive))
 
+    allowed: ClassVar[dict[str, Any]]
+    names: ClassVar[dict[str, Any]]
 
-def _legacy_value(stream: IO[bytes]) -> tuple[int, int]:
-    """Return the offsets of the value's begin and end in a file that is no archive."""
-    for _ in range(_NUM_LEGACY_HEADERS):
-        _skip_pickle(stream)
-    start = stream.tell()
-    _skip_pickle(stream)
-    return start, stream.tell()
+    def find_class(self, module: str, name: str) -> Any:
+        if self.proto < 3:
+            module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+        full_name = f"{module}.{name}"
+        if full_name in self.allowed:
+            return self.allowed[full_name]
+        return self.names.setdefault(full_name, stand_in(full_name))
 
+    def get_extension(self, code: int) -> Any:
+        raise pickle.UnpicklingError("it has an extension code")
 
-def _skip_pickle(stream: IO[bytes]) -> None:
-    try:
-        for _ in pickletools.genops(stream):
-            pass
-    except MemoryError as error:
-        raise ValueError("a length in it is too large") from error
+    def load_build(self) -> None:
+        kind = type(self.stack[-2])
+        if not issubclass(kind, Unknown) and kind not in self.allowed.values():
+            raise pickle.UnpicklingError(f"it changes an object of {kind.__qualname__}")
+        super().load_build()
 
+    def load_binpersid(self) -> None:
+        name = self.stack[-1]
+        if isinstance(name, tuple) and name[:1] not in (("storage",), (b"storage",)):
+            raise pickle.UnpicklingError("it has the source code of a module")
+        super().load_binpersid()
 
-def _load_with_stand_ins(path: Path, names: list[str], map_location: Any, mmap: bool) -> Any:
-    shapes: dict[str, Shape] = {}
-    blocked = {name for name in names if name.rpartition(".")[0] in _BLOCKED}
-    source = _renamed(path) if blocked else str(path)
-    while True:
-        stand_ins = {name: stand_in(name, shapes.get(name, "object")) for name in names}
-        allowed: list[Any] = [(what, _RENAMED + name if name in blocked else name) for name, what in stand_ins.items()]
-        try:
-            with _lock, safe_globals(allowed):
-                return torch.load(source, map_location=map_location, weights_only=True, mmap=mmap and not blocked)
-        except pickle.UnpicklingError as error:
-            misfit = _misfit(str(error), stand_ins)
-            if misfit is None or misfit[0] in shapes:
-                raise
-            shapes[misfit[0]] = misfit[1]
-
-
-def _misfit(message: str, stand_ins: dict[str, Any]) -> tuple[str, Shape] | None:
-    """Return the class that derives from `dict` or `list`, by the error of torch's unpickler; None if there is none."""
-    for name, what in stand_ins.items():
-        if isinstance(what, type) and repr(what) in message:
-            if "SETITEM" in message:
-                return name, "mapping"
-            if "append" in message or "extend" in message:
-                return name, "list"
-    return None
-
-
-def _renamed(path: Path) -> io.BytesIO:
-    """Return a copy of a file in which the modules that torch blocks have other names, which do not exist."""
-    copy = io.BytesIO()
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as entries:
-            for entry in archive.infolist():
-                is_pickle = entry.filename.endswith("/data.pkl")
-                entries.writestr(entry, _with_names_renamed(archive.read(entry)) if is_pickle else archive.read(entry))
-    else:
-        content = path.read_bytes()
-        start, end = _legacy_value(io.BytesIO(content))
-        copy.write(content[:start] + _with_names_renamed(content[start:end]) + content[end:])
-    copy.seek(0)
-    return copy
-
-
-def _with_names_renamed(pickled: bytes) -> bytes:
-    done, parts = 0, []
-    for opcode, argument, position in pickletools.genops(pickled):
-        if opcode.name == "GLOBAL" and isinstance(argument, str) and argument.rpartition(" ")[0] in _BLOCKED:
-            assert position is not None
-            parts += [pickled[done : position + 1], _RENAMED.encode()]
-            done = position + 1
-    return b"".join([*parts, pickled[done:]])
+    dispatch: ClassVar[dict[int, Any]] = {
+        **_PythonUnpickler.dispatch,
+        pickle.BUILD[0]: load_build,
+        pickle.BINPERSID[0]: load_binpersid,
+    }
 
 
 _LEFT_OUT = object()
@@ -290,7 +255,7 @@ class PlainContents:
         if isinstance(value, Tensor) or not isinstance(value, (dict, list, tuple, set, type, Unknown)):
             return value
         if id(value) not in self._done:
-            if isinstance(value, dict) and type(value) in (dict, OrderedDict):
+            if isinstance(value, dict):
                 self._done[id(value)] = value, value  # it may contain itself
             self._done[id(value)] = value, self._convert(value, keys)
         elif self._done[id(value)][1] is _LEFT_OUT:
@@ -309,25 +274,24 @@ class PlainContents:
             return _LEFT_OUT
         return items if type(value) is list else type(value)(items) if type(value) in (tuple, set) else value
 
-    def _mapping(self, value: dict[Any, Any], keys: Keys) -> Any:
+    def _mapping(self, value: dict[Any, Any], keys: Keys) -> dict[Any, Any]:
         for key in list(value):
-            item = self._of(value[key], (*keys, _label(key)))
-            if item is _LEFT_OUT:
-                del value[key]
-                continue
-            value[key] = item
-            if _label(key) is not key:  # a class is replaced by its name, at the end
-                value[_label(key)] = value.pop(key)
+            label = _label(key)
+            item = self._of(value.pop(key), (*keys, label))
+            if item is not _LEFT_OUT:
+                value[label] = item
         if isinstance(value, OrderedDict):
-            attributes = self._mapping(vars(value), keys)  # such as the versions of submodules, "_metadata"
-            if _KIND in attributes:
-                return NamedValues(value)
+            self._mapping(vars(value), keys)  # such as the versions of submodules, "_metadata"
         return value
 
     def _from_unknown(self, value: Unknown, keys: Keys) -> Any:
         name, state, args = value.name, value.state, value.args
         if name in _NAMESPACES and isinstance(state, dict):
             return NamedValues(self._mapping(state, keys))
+        if value.items or name in _ATTRIBUTE_DICTS:
+            return NamedValues(self._mapping(value.items, keys))
+        if value.members:
+            return self._of(value.members, keys)
         if name.startswith("pathlib.") and name.endswith("Path"):
             kind = PureWindowsPath if "Windows" in name else PurePosixPath
             return str(kind(*(str(part) for part in args)))
@@ -390,12 +354,6 @@ def _label(key: Any) -> Any:
     return key
 
 
-Shape = Literal["object", "mapping", "list"]
-"""The base of an unknown class, as far as a pickle shows: `dict`, `list` or another."""
-
-_KIND = "camshaft_kind"
-"""The attribute of a dictionary with the name of its class."""
-
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 """The beginnings of torch's names of dtypes, by NumPy's."""
 
@@ -421,19 +379,30 @@ class Unknown:
         name: The full name of the class.
         args: The arguments of its constructor.
         state: Its state, such as its attributes.
+        items: Its items, if it derives from `dict`.
+        members: Its items, if it derives from `list`.
     """
 
     name: ClassVar[str] = ""
     args: tuple[Any, ...]
     state: Any
+    items: dict[Any, Any]
+    members: list[Any]
 
     def __new__(cls, *args: Any) -> Unknown:
         made = super().__new__(cls)
-        made.args, made.state = args, None
+        made.args, made.state, made.items, made.members = args, None, {}, []
         return made
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        self.items[key] = item
+
+    def append(self, item: Any) -> None:
+        """Add an item of a list, as pickle does."""
+        self.members.append(item)
 
 
 class NumpyType(Unknown):
@@ -476,29 +445,15 @@ class NumpyArray(Unknown):
         return flat.reshape(tuple(shape))
 
 
-def stand_in(name: str, shape: Shape = "object") -> Any:
-    """Return the class or function that takes the place of a name in a pickle.
-
-    Args:
-        shape: The base of the class, for a name that is not known.
-    """
-    if name in _KNOWN:
-        return _KNOWN[name]
-
-    def mapping(cls: type, *args: Any) -> OrderedDict[Any, Any]:
-        made: OrderedDict[Any, Any] = OrderedDict(args[0] if args and isinstance(args[0], dict) else ())
-        vars(made)[_KIND] = name
-        return made
-
-    def items(cls: type, *args: Any) -> list[Any]:
-        return list(args[0]) if args and isinstance(args[0], list) else []
-
+def stand_in(name: str) -> Any:
+    """Return the class or function that takes the place of a name in a pickle."""
     made: dict[str, Any] = {"name": name, "__module__": "stand-in", "__qualname__": name}
-    if shape == "mapping" or name in _ATTRIBUTE_DICTS:
-        made["__new__"] = staticmethod(mapping)
-    elif shape == "list":
-        made["__new__"] = staticmethod(items)
-    return type("StandIn", (Unknown,), made)
+    return _KNOWN[name] if name in _KNOWN else type("StandIn", (Unknown,), made)
+
+
+def bytes_of_nothing() -> bytes:
+    """Return what `bytes` stands for in a pickle of protocol 2: the empty one."""
+    return b""
 
 
 def _numpy_scalar(kind: NumpyType, data: Any = None) -> Any:
@@ -514,7 +469,6 @@ def _numpy_scalar(kind: NumpyType, data: Any = None) -> Any:
 _KNOWN: dict[str, Callable[..., Any]] = {
     "collections.defaultdict": lambda *args: dict(args[1]) if len(args) > 1 and isinstance(args[1], dict) else {},
     "collections.deque": lambda *args: list(args[0]) if args else [],
-    "builtins.bytes": lambda *args: b"",  # protocol 2 pickles empty bytes so
     "builtins.frozenset": lambda *args: set(args[0]) if args else set(),
     "numpy.dtype": NumpyType,
     "numpy.ndarray": NumpyArray,

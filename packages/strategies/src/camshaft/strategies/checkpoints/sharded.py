@@ -13,26 +13,19 @@ import math
 import os
 import uuid
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint import planner as planning
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
@@ -43,17 +36,12 @@ from torch.futures import Future
 
 from camshaft.hooks_core.support.durable_files import flush, lock, new_partial_name, remove
 from camshaft.hooks_core.support.remote_files import exists, is_url, join, local_path, size_of
+from camshaft.strategies.checkpoints import file as files
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, CheckpointError, first_line, unreadable
-from camshaft.strategies.checkpoints.file import (
-    PLAIN_FILE,
-    check_archive,
-    check_is_file,
-    check_replaceable,
-    disk_errors,
-    read_file,
-    rename_durably,
-    write_plain,
-)
+from camshaft.strategies.checkpoints.file import PLAIN_FILE
+
+if TYPE_CHECKING:
+    from camshaft.strategies.checkpoints.sharded_in_store import NewStoreDirectory
 
 FORMAT = "camshaft sharded checkpoint"
 VERSION = 1
@@ -82,25 +70,26 @@ def write_sharded(
     if is_first:
         names = [f"__{uuid.uuid4().hex[:8]}" if is_url(place) else str(new_partial_name(Path(place)))]
     dist.broadcast_object_list(names, src=0, group=group)
-    directory: NewDirectory
+    directory: NewLocalDirectory | NewStoreDirectory
     if is_url(place):
         from camshaft.strategies.checkpoints.sharded_in_store import NewStoreDirectory  # imports fsspec
 
         directory = NewStoreDirectory(place, names[0], is_first)
     else:
-        directory = _NewLocalDirectory(Path(place), Path(names[0]), is_first)
-    with directory.opened():
+        directory = NewLocalDirectory(Path(place), Path(names[0]), is_first)
+    with directory.opened:
         try:
             with _cause_raised():
-                metadata = save(
-                    dict(tensors),
-                    storage_writer=directory.writer,
-                    planner=_LocalParts(local_parts),
-                    process_group=group,
+                index = save(
+                    dict(tensors), storage_writer=directory, planner=_LocalParts(local_parts), process_group=group
                 )
             outcome: list[BaseException | None] = [None]
             if is_first:
-                outcome = [_finish(plain, metadata, directory)]
+                content = {"format": FORMAT, "version": VERSION, "tensors": _plain_index(index), "checkpoint": plain}
+                try:
+                    directory.publish(content, index)
+                except Exception as error:  # for the other ranks
+                    outcome = [error]
             dist.broadcast_object_list(outcome, src=0, group=group)
             if outcome[0] is not None:
                 raise outcome[0]
@@ -122,28 +111,17 @@ def _cause_raised() -> Iterator[None]:
         raise cause from failure
 
 
-def _finish(plain: Any, metadata: Metadata, directory: NewDirectory) -> BaseException | None:
-    """Write the plain part and publish the directory. Return the error, for the other ranks."""
-    content = {"format": FORMAT, "version": VERSION, "tensors": _index_of(metadata), "checkpoint": dict(plain)}
-    try:
-        directory.publish(content, metadata)
-    except Exception as error:
-        return error
-    return None
-
-
-def _index_of(metadata: Metadata) -> dict[str, dict[str, Any]]:
+def _plain_index(index: metadata.Metadata) -> dict[str, dict[str, Any]]:
     """Return the place of each tensor's chunks, as plain values."""
-    index = {}
-    for name, entry in metadata.state_dict_metadata.items():
-        assert isinstance(entry, TensorStorageMetadata)
+    plain = {}
+    for name, entry in _entries(index):
         chunks = []
         for chunk in entry.chunks:
-            place = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
+            place = index.storage_data[metadata.MetadataIndex(name, chunk.offsets)]
             where = {"file": place.relative_path, "start": place.offset, "num_bytes": place.length}
             chunks.append({"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **where})
-        index[name] = {"dtype": entry.properties.dtype, "size": list(entry.size), "chunks": chunks}
-    return index
+        plain[name] = {"dtype": entry.properties.dtype, "size": list(entry.size), "chunks": chunks}
+    return plain
 
 
 class _LocalParts(DefaultSavePlanner):
@@ -153,76 +131,50 @@ class _LocalParts(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._local_parts = local_parts
 
-    def lookup_object(self, index: MetadataIndex) -> Tensor:
+    def lookup_object(self, index: metadata.MetadataIndex) -> Tensor:
         return self._local_parts[index.fqn]
 
 
-class NewDirectory(Protocol):
-    """A directory that all ranks write and rank 0 publishes, whole.
+class NewLocalDirectory(filesystem.FileSystemWriter):
+    """A new directory that all ranks write beside its target, and to which rank 0 renames it.
 
     Attributes:
-        writer: Writes this rank's parts of the tensors.
+        opened: The context in which this rank writes; rank 0 locks the directory in it.
     """
 
-    writer: FileSystemWriter
+    def __init__(self, target: Path, partial: Path, is_first: bool) -> None:
+        super().__init__(partial, sync_files=True)
+        self._target = target
+        self._partial = partial
+        self._is_first = is_first
+        self.opened = contextlib.ExitStack()
+        self.opened.enter_context(files.disk_errors(target))
 
-    def opened(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which this rank writes."""
+    def prepare_local_plan(self, plan: planning.SavePlan) -> planning.SavePlan:
+        if not self._is_first:
+            return plan  # only rank 0 creates the directory
+        files.check_replaceable(self._target)
+        self._partial.mkdir(parents=True)
+        self.opened.enter_context(lock(self._partial))
+        return super().prepare_local_plan(plan)
 
-    def publish(self, content: dict[str, Any], metadata: Metadata) -> None:
+    def write_data(self, plan: planning.SavePlan, planner: planning.SavePlanner) -> Future[list[WriteResult]]:
+        self._partial.mkdir(parents=True, exist_ok=True)
+        with files.disk_errors(self._target):  # here, since an error loses its context on the way to other ranks
+            return super().write_data(plan, planner)
+
+    def storage_meta(self) -> metadata.StorageMeta | None:
+        return None  # it would hold this machine's path
+
+    def publish(self, content: dict[str, Any], index: metadata.Metadata) -> None:
         """Write the plain part, and give the directory its name."""
+        files.write_plain(content, self._partial / PLAIN_FILE)
+        flush(self._partial)
+        files.rename_durably(self._partial, self._target)
 
     def discard(self) -> None:
         """Remove what was written."""
-
-
-class _NewLocalDirectory:
-    """A directory beside its target, to which it is renamed."""
-
-    def __init__(self, target: Path, partial: Path, is_first: bool) -> None:
-        self._target = target
-        self._partial = partial
-        self._claim = contextlib.ExitStack()
-        self.writer: FileSystemWriter = _PartialDirectory(partial, target, self._claim if is_first else None)
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
-        with disk_errors(self._target), self._claim:
-            yield
-
-    def publish(self, content: dict[str, Any], metadata: Metadata) -> None:
-        with disk_errors(self._target):
-            write_plain(content, self._partial / PLAIN_FILE)
-            flush(self._partial)
-            rename_durably(self._partial, self._target)
-
-    def discard(self) -> None:
         remove(self._partial)
-
-
-class _PartialDirectory(FileSystemWriter):
-    """A writer into a new directory, which rank 0 locks while it is written."""
-
-    def __init__(self, partial: Path, target: Path, claim: contextlib.ExitStack | None) -> None:
-        super().__init__(partial, sync_files=True)
-        self._target = target
-        self._claim = claim
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        if self._claim is None:
-            return plan  # only rank 0 creates the directory
-        check_replaceable(self._target)
-        Path(self.path).mkdir(parents=True)
-        self._claim.enter_context(lock(Path(self.path)))
-        return super().prepare_local_plan(plan)
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        Path(self.path).mkdir(parents=True, exist_ok=True)
-        with disk_errors(self._target):  # here, since an error loses its context on the way to other ranks
-            return super().write_data(plan, planner)
-
-    def storage_meta(self) -> StorageMeta | None:
-        return None  # it would hold this machine's path
 
 
 @dataclass(frozen=True)
@@ -242,12 +194,12 @@ class ShardedContent:
     Attributes:
         directory: The directory; a string if it is a URL.
         plain: Nested plain values with placeholders.
-        metadata: The index of the sharded tensors, for `torch.distributed.checkpoint`.
+        index: The index of the sharded tensors, for `torch.distributed.checkpoint`.
     """
 
     directory: Path | str
     plain: Any
-    metadata: Metadata
+    index: metadata.Metadata
 
 
 def read_whole(directory: Path | str, map_location: torch.device | str | None = "cpu") -> dict[str, Any]:
@@ -261,7 +213,7 @@ def read_whole(directory: Path | str, map_location: torch.device | str | None = 
     """
     content = read_plain_part(directory, map_location)
     tensors: dict[str, Tensor] = {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in _entries(content)
+        name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in _entries(content.index)
     }
     with warnings.catch_warnings():
         # torch warns that it reads in one process, as intended here
@@ -284,15 +236,10 @@ def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, 
         CheckpointError: If a part is missing or damaged, on every rank.
     """
     mesh = DeviceMesh.from_group(group, "cpu")
-    tensors: dict[str, Tensor] = {
-        name: empty_dtensor(
-            entry.size,
-            dtype=entry.properties.dtype,
-            device_mesh=mesh,
-            placements=[Shard(0) if entry.size else Replicate()],
-        )
-        for name, entry in _entries(content)
-    }
+    tensors: dict[str, Tensor] = {}
+    for name, entry in _entries(content.index):
+        placements = [Shard(0) if entry.size else Replicate()]
+        tensors[name] = empty_dtensor(entry.size, dtype=entry.properties.dtype, device_mesh=mesh, placements=placements)
     _load(content, tensors, group)
     return _filled(content, tensors)
 
@@ -306,31 +253,30 @@ def read_plain_part(directory: Path | str, map_location: torch.device | str | No
     index = join(str(directory), PLAIN_FILE)
     if not exists(index):
         raise _unreadable(directory, f"has no {PLAIN_FILE}")
-    content = read_file(index if is_url(index) else Path(index), map_location)
+    content = files.read_file(index if is_url(index) else Path(index), map_location)
     if content.get("format") != FORMAT:
         raise _unreadable(directory, f"has a {PLAIN_FILE} of another format")
     if content.get("version") != VERSION:
         raise _unreadable(directory, f"has format version {content.get('version')!r}; this package reads {VERSION}")
     try:
-        metadata = _metadata_of(content["tensors"], directory)
-        plain = content["checkpoint"]
+        plain, index_of_tensors = content["checkpoint"], _torch_index(content["tensors"], directory)
     except CheckpointError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
         raise _unreadable(directory, f"has a damaged index in {PLAIN_FILE} ({first_line(error)})") from error
     if not isinstance(plain, dict):
         raise _unreadable(directory, f"has a {type(plain).__name__} in {PLAIN_FILE}")
-    return ShardedContent(directory, plain, metadata)
+    return ShardedContent(directory, plain, index_of_tensors)
 
 
-def _metadata_of(index: dict[str, dict[str, Any]], directory: Path | str) -> Metadata:
+def _torch_index(index: dict[str, dict[str, Any]], directory: Path | str) -> metadata.Metadata:
     """Return the index as torch's metadata; raise `ValueError` if it is inconsistent.
 
     Sizes are compared with those of the files, so that a damaged index never allocates more memory than these.
     """
     entries: dict[str, Any] = {}
-    claimed_bytes: dict[str, int] = {}
-    places: dict[MetadataIndex, _Place] = {}
+    places: dict[metadata.MetadataIndex, _Place] = {}
+    claimed_bytes = Counter[str]()
     for name, entry in index.items():
         if not isinstance(entry["dtype"], torch.dtype):
             raise ValueError(f"{name} has no dtype")
@@ -341,41 +287,38 @@ def _metadata_of(index: dict[str, dict[str, Any]], directory: Path | str) -> Met
             place = _Place(str(chunk["file"]), int(chunk["start"]), int(chunk["num_bytes"]))
             if os.path.basename(place.relative_path) != place.relative_path or min(place.offset, place.length) < 0:
                 raise ValueError(f"{name} has a chunk in {place.relative_path!r}, outside of the directory")
-            inside = all(
-                min(first, length) >= 0 and first + length <= whole
-                for first, length, whole in zip(offsets, sizes, size, strict=True)
-            )
-            if not inside:
+            spans = zip(offsets, sizes, size, strict=True)
+            if not all(min(first, length) >= 0 and first + length <= whole for first, length, whole in spans):
                 raise ValueError(f"{name} has a chunk outside of it")
             if math.prod(sizes) * entry["dtype"].itemsize > place.length:
                 raise ValueError(f"{name} has a chunk that is larger than its part of {place.relative_path}")
-            claimed_bytes[place.relative_path] = claimed_bytes.get(place.relative_path, 0) + place.length
-            chunks.append(ChunkStorageMetadata(offsets, sizes))
-            places[MetadataIndex(name, offsets)] = place
+            claimed_bytes[place.relative_path] += place.length
+            chunks.append(metadata.ChunkStorageMetadata(offsets, sizes))
+            places[metadata.MetadataIndex(name, offsets)] = place
         if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(size):
             raise ValueError(f"{name} lacks a chunk")
-        entries[name] = TensorStorageMetadata(TensorProperties(dtype=entry["dtype"]), size, chunks)
+        properties = metadata.TensorProperties(dtype=entry["dtype"])
+        entries[name] = metadata.TensorStorageMetadata(properties, size, chunks)
     for file, num_bytes in claimed_bytes.items():
         _check_size(directory, file, num_bytes)
-    return Metadata(entries, storage_data=places)
+    return metadata.Metadata(entries, storage_data=places)
 
 
 def _check_size(directory: Path | str, file: str, num_bytes: int) -> None:
     try:
         if isinstance(directory, Path):
-            check_is_file(directory / file)
+            files.check_is_file(directory / file)
         size = size_of(join(str(directory), file))
     except FileNotFoundError as error:
         raise _unreadable(directory, f"has no {file}") from error
     if num_bytes > size:
-        raise _unreadable(
-            directory, f"has a damaged {file}, or an index that claims too much of it ({num_bytes} bytes of {size})"
-        )
+        problem = f"has a damaged {file}, or an index that claims too much of it ({num_bytes} bytes of {size})"
+        raise _unreadable(directory, problem)
 
 
-def _entries(content: ShardedContent) -> list[tuple[str, TensorStorageMetadata]]:
-    entries = content.metadata.state_dict_metadata.items()
-    return [(name, entry) for name, entry in entries if isinstance(entry, TensorStorageMetadata)]
+def _entries(index: metadata.Metadata) -> list[tuple[str, metadata.TensorStorageMetadata]]:
+    entries = index.state_dict_metadata.items()
+    return [(name, entry) for name, entry in entries if isinstance(entry, metadata.TensorStorageMetadata)]
 
 
 def _load(content: ShardedContent, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
@@ -411,7 +354,7 @@ def _filled(content: ShardedContent, tensors: dict[str, Tensor]) -> dict[str, An
     return filled
 
 
-class CheckingReader(FileSystemReader):
+class CheckingReader(filesystem.FileSystemReader):
     """A reader that verifies the chunks' checksums, by an index that is no pickle."""
 
     def __init__(self, content: ShardedContent) -> None:
@@ -421,36 +364,32 @@ class CheckingReader(FileSystemReader):
 
             store: Any = FileSystem()
             self.fs, self.path = store, store.init_path(content.directory)
-        self._directory = content.directory
-        self._metadata = content.metadata
+        self._content = content
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return self._metadata
+    def read_metadata(self, *args: Any, **kwargs: Any) -> metadata.Metadata:
+        return self._content.index
 
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_file: dict[str, list[ReadItem]] = {}
+    def read_data(self, plan: planning.LoadPlan, planner: planning.LoadPlanner) -> Future[None]:
+        by_file: dict[str, list[planning.ReadItem]] = defaultdict(list)
         for item in plan.items:
-            by_file.setdefault(self.storage_data[item.storage_index].relative_path, []).append(item)
+            by_file[self.storage_data[item.storage_index].relative_path].append(item)
         for file, items in by_file.items():
             try:
-                self._check(file, items)
+                with self.fs.create_stream(self.fs.concat_path(self.path, file), "rb") as stream:
+                    for place in {self.storage_data[item.storage_index] for item in items}:
+                        stream.seek(place.offset)
+                        files.check_archive(io.BytesIO(stream.read(place.length)))
                 super().read_data(replace(plan, items=items), planner)
             except FileNotFoundError as error:
-                raise _unreadable(self._directory, f"has no {file}") from error
+                raise _unreadable(self._content.directory, f"has no {file}") from error
             except OSError:
                 raise
             except Exception as error:  # torch and zipfile raise many kinds of errors for a damaged chunk
-                raise _unreadable(self._directory, f"has a damaged {file} ({first_line(error)})") from error
+                problem = f"has a damaged {file} ({first_line(error)})"
+                raise _unreadable(self._content.directory, problem) from error
         done: Future[None] = Future()
         done.set_result(None)
         return done
-
-    def _check(self, file: str, items: list[ReadItem]) -> None:
-        """Verify the checksums of the chunks to be read."""
-        with self.fs.create_stream(self.fs.concat_path(self.path, file), "rb") as stream:
-            for place in {self.storage_data[item.storage_index] for item in items}:
-                stream.seek(place.offset)
-                check_archive(io.BytesIO(stream.read(place.length)))
 
 
 def _unreadable(directory: Path | str, problem: str) -> CheckpointError:

@@ -8,13 +8,12 @@ one that is there, and afterwards the new one. Then the previous files are remov
 from __future__ import annotations
 
 import pickle
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
@@ -25,43 +24,17 @@ _METADATA_FILE = ".metadata"
 """Torch's index, a pickle, for its own tools."""
 
 
-class NewStoreDirectory:
+class NewStoreDirectory(FsspecWriter):
     """A directory whose files have names of their own, until `plain.ckpt` lists them.
 
     Args:
         url: Its URL.
         prefix: What the names of its files begin with; the same on all ranks, and that of no other checkpoint.
         is_first: Whether this is rank 0.
+
+    Attributes:
+        opened: A context that does nothing.
     """
-
-    def __init__(self, url: str, prefix: str, is_first: bool) -> None:
-        self._url = url
-        self._prefix = prefix
-        self.writer: FileSystemWriter = _PrefixingWriter(url, prefix, is_first)
-
-    def opened(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
-        return nullcontext()
-
-    def publish(self, content: dict[str, Any], metadata: Metadata) -> None:
-        """Publish the plain part and torch's index, and remove the files of a previous checkpoint."""
-        write_plain(content, join(self._url, PLAIN_FILE))
-        with new_file(join(self._url, _METADATA_FILE)) as file:
-            file.write_bytes(pickle.dumps(metadata))
-        for url in files_below(self._url):
-            name = url.removeprefix(join(self._url, ""))
-            if name not in (PLAIN_FILE, _METADATA_FILE) and not name.startswith(self._prefix):
-                remove(url)
-
-    def discard(self) -> None:
-        """Remove the files of all ranks."""
-        for url in files_below(self._url):
-            if url.startswith(join(self._url, self._prefix)):
-                remove(url)
-
-
-class _PrefixingWriter(FsspecWriter):
-    """A writer of files with a prefix, which leaves the index to its caller."""
 
     def __init__(self, url: str, prefix: str, is_first: bool) -> None:
         # Syncing is for disks: it would flush all of this machine's, while a store keeps what it has acknowledged.
@@ -69,6 +42,7 @@ class _PrefixingWriter(FsspecWriter):
         self._url = url
         self._prefix = prefix
         self._is_first = is_first
+        self.opened = ExitStack()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if self._is_first:
@@ -83,9 +57,26 @@ class _PrefixingWriter(FsspecWriter):
             for plan in numbered
         ]
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        metadata.version = CURRENT_DCP_VERSION
+    def finish(self, metadata: metadata.Metadata, results: list[list[WriteResult]]) -> None:
+        """Complete the index, which is written last."""
+        metadata.version = filesystem.CURRENT_DCP_VERSION
         metadata.storage_data = {result.index: result.storage_data for of_rank in results for result in of_rank}
 
-    def storage_meta(self) -> StorageMeta | None:
+    def storage_meta(self) -> metadata.StorageMeta | None:
         return None  # it would hold the URL, and with it perhaps a key
+
+    def publish(self, content: dict[str, Any], index: metadata.Metadata) -> None:
+        """Publish the plain part and torch's index, and remove the files of a previous checkpoint."""
+        write_plain(content, join(self._url, PLAIN_FILE))
+        with new_file(join(self._url, _METADATA_FILE)) as file:
+            file.write_bytes(pickle.dumps(index))
+        for url in files_below(self._url):
+            name = url.removeprefix(join(self._url, ""))
+            if name not in (PLAIN_FILE, _METADATA_FILE) and not name.startswith(self._prefix):
+                remove(url)
+
+    def discard(self) -> None:
+        """Remove the files of all ranks."""
+        for url in files_below(self._url):
+            if url.startswith(join(self._url, self._prefix)):
+                remove(url)

@@ -213,6 +213,17 @@ class StrategyRun(Training[M]):
             loss = loss * (factor / len(batch_idxs))
             self.strategy.backward(loss, *() if differentiate is None else (differentiate,))
 
+    def step(self, clip: Clip | None = None) -> bool:
+        """Unscale, clip (the first optimizer's gradients) and step. Return whether no step was skipped. Collective."""
+        is_done = True
+        for position, optimizer in enumerate(self.optimizers):
+            self.strategy.unscale_gradients(optimizer)
+            if clip is not None and position == 0:
+                self.strategy.clip_gradients(optimizer, *clip)
+            self.strategy.optimizer_step(optimizer)
+            is_done &= not self.strategy.has_skipped_step
+        return is_done
+
     def update(self, *batch_idxs: int, clip: Clip | None = None) -> None:
         """Update the weights by some batches' gradients, repeatedly while the strategy skips it. Collective.
 
@@ -220,14 +231,7 @@ class StrategyRun(Training[M]):
         """
         for _ in range(MAX_ATTEMPTS):
             self.backward_on(*batch_idxs)
-            is_skipped = False
-            for position, optimizer in enumerate(self.optimizers):
-                self.strategy.unscale_gradients(optimizer)
-                if clip is not None and position == 0:
-                    self.strategy.clip_gradients(optimizer, *clip)
-                self.strategy.optimizer_step(optimizer)
-                is_skipped |= self.strategy.has_skipped_step
-            if not is_skipped:
+            if self.step(clip):
                 return
         seen = f"it is true after {MAX_ATTEMPTS} attempts with gradients of common size"
         self.trial.expect(False, "`has_skipped_step` must be false after an update", seen)
@@ -257,11 +261,8 @@ class StrategyRun(Training[M]):
         self.update(0)
         self.backward_on(0)
         before = self.gradients()
-        for optimizer in self.optimizers:
-            self.strategy.unscale_gradients(optimizer)
+        self.step()
         scales = not same(self.gradients(), before)
-        for optimizer in self.optimizers:
-            self.strategy.optimizer_step(optimizer)
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         return any(self.trial.ranks.exchange(scales))

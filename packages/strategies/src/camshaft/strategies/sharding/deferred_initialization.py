@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections import defaultdict
@@ -20,6 +21,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.hooks_core.support.messages import must_be
@@ -28,6 +30,7 @@ from camshaft.strategies.sharding.operation_recorder import (
     META,
     WHERE,
     DeferredInitializationError,
+    Operation,
     OperationRecorder,
     TensorRef,
     execute_on_meta,
@@ -77,18 +80,15 @@ class DeferredInitialization:
     """
 
     def __init__(self) -> None:
-        self._recorder: OperationRecorder | None = None
-        self._full_values: FullValues | None = None
+        self._recorder = OperationRecorder()
+        self._full_values = FullValues(self._recorder)
         self._entered = ExitStack()
 
     def __enter__(self) -> Self:
         self._first_state = torch.get_rng_state()
-        self._recorder = OperationRecorder()
-        self._full_values = FullValues(self._recorder)
-        dispatch_mode = _DispatchMode(self._recorder, self._full_values)
         self._entered.callback(self._full_values.watch_parameters())
-        self._entered.enter_context(_FunctionMode(self._recorder, dispatch_mode))
-        self._entered.enter_context(dispatch_mode)
+        self._entered.enter_context(_FunctionMode(self._recorder))
+        self._entered.enter_context(_DispatchMode(self._recorder, self._full_values))
         return self
 
     def __exit__(
@@ -116,7 +116,6 @@ class DeferredInitialization:
         Raises:
             DeferredInitializationError: If a tensor has no values.
         """
-        assert self._recorder is not None and self._full_values is not None
         recorder = self._recorder
         targets: dict[int, list[_Target]] = defaultdict(list)
         for target in self._targets(module, device, sharded_device or device):
@@ -135,7 +134,7 @@ class DeferredInitialization:
 
         recorder.replay(targets, complete)
         _replace(module, real)
-        self._recorder = self._full_values = None
+        del recorder, self._recorder, self._full_values
         trim_memory()
 
     def has_deferred(self, module: nn.Module) -> bool:
@@ -143,7 +142,6 @@ class DeferredInitialization:
         return any(tensor.device == META for _, tensor, _ in _named_tensors(module))
 
     def _targets(self, module: nn.Module, device: torch.device, sharded_device: torch.device) -> Iterator[_Target]:
-        assert self._recorder is not None and self._full_values is not None
         seen: set[int] = set()
         for name, tensor, is_attribute in _named_tensors(module):
             if id(tensor) in seen or tensor.device != META:
@@ -192,35 +190,21 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._full_values = full_values
-        self._is_paused = False
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Execute operations instead of recording them, within the context."""
-        self._is_paused = True
-        try:
-            yield
-        finally:
-            self._is_paused = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._is_paused:
-            return func(*args, **kwargs)
-        if any(isinstance(leaf, DTensor) for leaf in pytree.tree_leaves((args, kwargs))):
-            return self._full_values.dispatch(func, args, kwargs)
-        return self._recorder.dispatch(func, args, kwargs)
+        has_sharded = any(isinstance(leaf, DTensor) for leaf in pytree.tree_leaves((args, kwargs)))
+        return (self._full_values if has_sharded else self._recorder).dispatch(func, args, kwargs)
 
 
 class _FunctionMode(TorchFunctionMode):
     """A mode that creates new tensors without memory, and reports `is_meta` as false where torch would skip them."""
 
-    def __init__(self, recorder: OperationRecorder, dispatch_mode: _DispatchMode) -> None:
+    def __init__(self, recorder: OperationRecorder) -> None:
         super().__init__()
         self._recorder = recorder
-        self._dispatch_mode = dispatch_mode
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -230,7 +214,7 @@ class _FunctionMode(TorchFunctionMode):
             device = kwargs.get("device")
             default = torch.get_default_device() if device is None else _device_of_context(sys._getframe(1))
             if device == "meta" or default == META:
-                with self._dispatch_mode.paused():
+                with no_dispatch():
                     return self._recorder.mark_without_values(func(*args, **kwargs))
             if default == CPU:
                 kwargs = {**kwargs, "device": META}
@@ -241,7 +225,7 @@ class _FunctionMode(TorchFunctionMode):
                 is_plain = isinstance(args[0], Tensor) and not isinstance(args[0], DTensor)
                 return is_plain and self._recorder.has_no_values(args[0])
         elif func in _READERS and args[0].is_meta:
-            with self._dispatch_mode.paused():
+            with no_dispatch():
                 values = self._recorder.values_of([args[0].detach()])[0].clone()
             return func(values, *args[1:], **kwargs)
         return func(*args, **kwargs)
@@ -257,31 +241,29 @@ def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
     """Yield each tensor of a module and its submodules, its name, and whether it is neither parameter nor buffer."""
     for prefix, part in module.named_modules():
         dot = f"{prefix}." if prefix else ""
-        for name, parameter in part.named_parameters(dot[:-1], recurse=False, remove_duplicate=False):
-            yield name, parameter, False
-        for name, buffer in part.named_buffers(dot[:-1], recurse=False, remove_duplicate=False):
-            yield name, buffer, False
-        for name, leaf in _attributes(part):
-            yield f"{dot}{name}", leaf, True
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+            if tensor is not None:
+                yield dot + name, tensor, False
+        for name, value in _attributes(part):
+            yield from ((dot + name, leaf, True) for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
 
 
-def _attributes(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for name, value in vars(part).items():
-        if name not in _OF_MODULES and isinstance(value, (Tensor, list, tuple, dict)):
-            for leaf in pytree.tree_leaves(value):
-                if isinstance(leaf, Tensor):
-                    yield name, leaf
+def _attributes(part: nn.Module) -> list[tuple[str, Any]]:
+    """Return the attributes of a module that may hold tensors, by name."""
+    kinds = (Tensor, list, tuple, dict)
+    own = vars(part).items()
+    return [(name, value) for name, value in own if name not in _OF_MODULES and isinstance(value, kinds)]
 
 
 def _replace(module: nn.Module, real: dict[int, Tensor]) -> None:
     """Replace tensors of a module by real ones."""
     for part in module.modules():
-        own = [*part._parameters.items(), *part._buffers.items()]
-        for name, tensor in own:
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
             if id(tensor) in real:
                 setattr(part, name, real[id(tensor)])
-        for name in {name for name, leaf in _attributes(part) if id(leaf) in real}:
-            vars(part)[name] = pytree.tree_map(lambda leaf: real.get(id(leaf), leaf), vars(part)[name])
+        for name, value in _attributes(part):
+            if any(id(leaf) in real for leaf in pytree.tree_leaves(value)):
+                vars(part)[name] = pytree.tree_map(lambda leaf: real.get(id(leaf), leaf), value)
 
 
 _KEEPS_LAYOUT = frozenset(
@@ -370,39 +352,40 @@ class FullValues:
         Tensors on the way that are empty, or copies of earlier ones, were created by sharding.
         """
         recorder = self._recorder
-        num_elements, refs = prod(sharded.size()), [recorder.ref(local)]
+        refs = [recorder.ref(local)]
         found: TensorRef | None = None
         while refs:
             ref = max(refs, key=lambda ref: ref.numel)
-            whole = self._as_whole(ref, sharded, num_elements)
+            history = recorder.history[ref.storage_idx]
+            whole = self._as_whole(ref, sharded)
             if whole is not None:
                 found = whole
-                if ref.storage_idx in self._of_parameters or self._has_own_values(ref.storage_idx):
+                if ref.storage_idx in self._of_parameters or _have_own_values(history):
                     break
-            refs = recorder.sources(ref.storage_idx)
+            refs = (
+                [leaf for leaf in pytree.tree_leaves(history[0].args) if isinstance(leaf, TensorRef)] if history else []
+            )
         if found is None:
             rule = "made of a whole one in these hooks"
             action = "Use `fully_shard`, `parallelize_module` or `distribute_tensor`."
             raise DeferredInitializationError(must_be("sharded tensor", rule, tuple(sharded.size()), WHERE, action))
-        return recorder.tensor(found)
+        return found.of(recorder.storages[found.storage_idx])
 
-    def _as_whole(self, ref: TensorRef, sharded: DTensor, num_elements: int) -> TensorRef | None:
+    def _as_whole(self, ref: TensorRef, sharded: DTensor) -> TensorRef | None:
         """Return a reference to a whole tensor in a reference's storage, if that has exactly its size."""
-        if ref.numel == num_elements and ref.size == tuple(sharded.size()):
-            return ref
-        if self._recorder.num_bytes[ref.storage_idx] != num_elements * ref.dtype.itemsize:
-            return None
         size = tuple(sharded.size())
+        if ref.size == size:
+            return ref
+        if self._recorder.storages[ref.storage_idx].nbytes() != prod(size) * ref.dtype.itemsize:
+            return None
         stride = tuple(prod(size[dim + 1 :]) for dim in range(len(size)))
         return TensorRef(ref.storage_idx, ref.dtype, size, stride, 0)
 
-    def _has_own_values(self, storage_idx: int) -> bool:
-        """Return whether a storage has other values than copies of its sources."""
-        recorder = self._recorder
-        made_by = recorder.made_by.get(storage_idx)
-        if made_by is not None and made_by.function._schema.name not in _HAS_NO_VALUES:
-            return True
-        return any(writer.function._schema.name != "aten::copy_" for writer in recorder.writers[storage_idx])
+
+def _have_own_values(history: list[Operation]) -> bool:
+    """Return whether operations on a storage gave it other values than copies of its sources."""
+    names = [operation.function._schema.name for operation in history]
+    return bool(names) and (names[0] not in _HAS_NO_VALUES or any(name != "aten::copy_" for name in names[1:]))
 
 
 def _local(sharded: DTensor) -> Tensor:
@@ -430,22 +413,26 @@ def shared_randomness(broadcast: Callable[[Any], Any]) -> Iterator[None]:
         _set_states(others)
 
 
-def _states() -> dict[str, Any]:
-    """Return the states as plain values, which can be compared."""
-    states: dict[str, Any] = {"torch": torch.get_rng_state().numpy().tobytes(), "python": random.getstate()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        name, keys, *rest = numpy.random.get_state()
-        states["numpy"] = (name, keys.tolist(), *rest)
-    return states
+def _states() -> dict[str, bytes]:
+    """Return the states of the generators, pickled, so that they can be compared."""
+    return {name: pickle.dumps(get_state()) for name, (get_state, _) in _generators().items()}
 
 
-def _set_states(states: dict[str, Any]) -> None:
-    if "torch" in states:
-        torch.set_rng_state(torch.frombuffer(bytearray(states["torch"]), dtype=torch.uint8))
-    if "python" in states:
-        random.setstate(states["python"])
+def _set_states(states: dict[str, bytes]) -> None:
+    for name, (_, set_state) in _generators().items():
+        if name in states:
+            set_state(pickle.loads(states[name]))
+
+
+def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """Return for each generator how its state is read and set."""
+    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+        "torch": (lambda: torch.get_rng_state().numpy().tobytes(), _set_torch_state),
+        "python": (random.getstate, random.setstate),
+    }
     numpy = sys.modules.get("numpy")
-    if "numpy" in states and numpy is not None:
-        name, keys, *rest = states["numpy"]
-        numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), *rest))
+    return found if numpy is None else {**found, "numpy": (numpy.random.get_state, numpy.random.set_state)}
+
+
+def _set_torch_state(state: bytes) -> None:
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import torch
@@ -17,6 +17,8 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.support.messages import must_be
+
+T = TypeVar("T")
 
 WHERE = "the hooks that build the model"
 META = torch.device("meta")
@@ -74,16 +76,12 @@ class TensorRef:
             storage, self.offset, self.size, self.stride
         )
 
-    def covers(self, num_bytes: int) -> bool:
-        """Return whether every byte of a storage of this size belongs to an element."""
-        if self.offset != 0 or self.numel * self.dtype.itemsize != num_bytes:
+    def covers(self, storage: UntypedStorage) -> bool:
+        """Return whether every byte of a storage belongs to an element."""
+        if self.offset != 0 or self.numel * self.dtype.itemsize != storage.nbytes():
             return False
-        expected = 1
-        for stride, size in sorted(zip(self.stride, self.size, strict=True)):
-            if size != 1 and stride != expected:
-                return False
-            expected *= size
-        return True
+        outer_first = sorted(range(len(self.size)), key=lambda dim: -self.stride[dim])
+        return self.of(storage).permute(outer_first).is_contiguous()
 
 
 @attrs.frozen(eq=False)
@@ -91,8 +89,7 @@ class Operation:
     """A recorded operation.
 
     Args:
-        leaves: Its arguments, flat, with a `TensorRef` for each tensor.
-        structure: Their nesting.
+        args, kwargs: Its arguments, with a `TensorRef` for each tensor.
         results: For each tensor that it returns, a reference if it is new; None if it is an argument.
         reads: Storages whose values it needs.
         changes: Storages that it writes to or creates.
@@ -102,8 +99,8 @@ class Operation:
     """
 
     function: OpOverload
-    leaves: list[Any]
-    structure: pytree.TreeSpec
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     results: list[TensorRef | None]
     reads: frozenset[int]
     changes: frozenset[int]
@@ -112,11 +109,10 @@ class Operation:
     state: Tensor | None
 
 
-@attrs.frozen
 class _Traits:
     """The properties of an operation, from its schema.
 
-    Args:
+    Attributes:
         is_view: Whether it returns views of its arguments.
         written: Positions and names of the arguments that it writes to.
         writes_only: Whether it does not depend on their earlier values.
@@ -125,33 +121,22 @@ class _Traits:
         takes_dtype: Whether it has an argument "dtype".
     """
 
-    is_view: bool
-    written: tuple[tuple[int, str], ...]
-    writes_only: bool
-    needs_values: bool
-    is_random: bool
-    takes_dtype: bool
+    def __init__(self, function: OpOverload) -> None:
+        schema, tags = function._schema, function.tags
+        aliases = [(idx, argument.name, argument.alias_info) for idx, argument in enumerate(schema.arguments)]
+        written = [(idx, name) for idx, name, alias in aliases if alias is not None and alias.is_write]
+        is_set = schema.name in ("aten::set_", "aten::set_data")
+        returns_views = not written and bool(schema.returns) and all(item.alias_info for item in schema.returns)
+        self.is_view = is_set or returns_views
+        self.written = [] if is_set else written
+        self.writes_only = schema.name in _WRITES_ONLY or torch.Tag.out in tags
+        self.needs_values = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+        self.is_random = torch.Tag.nondeterministic_seeded in tags
+        self.takes_dtype = any(argument.name == "dtype" for argument in schema.arguments)
 
 
-@cache
-def traits_of(function: OpOverload) -> _Traits:
-    """Return the properties of an operation."""
-    schema = function._schema
-    written = [
-        (idx, argument.name)
-        for idx, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    tags = function.tags
-    is_set = schema.name in ("aten::set_", "aten::set_data")
-    return _Traits(
-        is_view=is_set or bool(not written and schema.returns and all(item.alias_info for item in schema.returns)),
-        written=() if is_set else tuple(written),
-        writes_only=schema.name in _WRITES_ONLY or torch.Tag.out in tags,
-        needs_values=torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
-        is_random=torch.Tag.nondeterministic_seeded in tags,
-        takes_dtype=any(argument.name == "dtype" for argument in schema.arguments),
-    )
+traits_of: Callable[[OpOverload], _Traits] = cache(_Traits)
+"""Return the properties of an operation."""
 
 
 class OperationRecorder:
@@ -161,17 +146,14 @@ class OperationRecorder:
     expects; it can be executed again from the recorded state. Its results are kept in memory as long as there is room.
 
     Attributes:
-        num_bytes: Size of each storage.
-        made_by: The operation that created a storage.
-        writers: The operations that wrote to a storage after it was created.
+        storages: The storages by their indexes, without memory unless they are real.
+        history: The operations that created a storage and then wrote to it.
     """
 
     def __init__(self) -> None:
-        self.num_bytes: list[int] = []
-        self.made_by: dict[int, Operation] = {}
-        self.writers: dict[int, list[Operation]] = defaultdict(list)
+        self.storages: list[UntypedStorage] = []  # kept, so that their addresses are not used again
+        self.history: dict[int, list[Operation]] = defaultdict(list)
         self._operations: list[Operation] = []
-        self._storages: list[UntypedStorage] = []
         self._indexes: dict[int, int] = {}
         self._real: dict[int, UntypedStorage] = {}  # have memory, and do not change
         self._values: dict[int, UntypedStorage] = {}  # present values of others, oldest first
@@ -185,10 +167,9 @@ class OperationRecorder:
             Its result; if it is recorded, with tensors without memory.
         """
         traits = traits_of(function)
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        tensors = _leaves(Tensor, (args, kwargs))
         is_deferred = any(tensor.is_meta for tensor in tensors)
-        written = [tensor for tensor in _written(traits, args, kwargs) if not tensor.is_meta]
+        written = _written(traits, args, kwargs)
         if traits.is_view:
             return function(*args, **kwargs)
         if self._without_values and any(map(self.has_no_values, tensors)):
@@ -196,21 +177,21 @@ class OperationRecorder:
                 return self.mark_without_values(function(*args, **kwargs))
         elif not is_deferred:
             if kwargs.get("device") != META:
-                return self._execute_early(function, leaves, structure, written)
+                return self._execute_early(function, args, kwargs, written)
         elif function.namespace in _COLLECTIVES:
             rule, action = "called with tensors that have their values", "Call it after the hooks."
             message = must_be(str(function), rule, "tensors without values", WHERE, action)
             raise DeferredInitializationError(message)
-        elif traits.needs_values or (written and len(written) == len(_written(traits, args, kwargs))):
-            return self._execute_early(function, leaves, structure, written)
+        elif traits.needs_values or (written and not any(tensor.is_meta for tensor in written)):
+            return self._execute_early(function, args, kwargs, written)
         try:
-            return self._record(function, traits, leaves, structure)
+            return self._record(function, traits, args, kwargs)
         except NotImplementedError as error:  # torch has no meta kernel
             if traits.written or traits.is_random:
                 action = "Do this in `__init__`, with real tensors, or after the hooks."
                 rule = "an operation that torch can carry out on the meta device"
                 raise DeferredInitializationError(must_be("operation", rule, function, WHERE, action)) from error
-            return self._execute_early(function, leaves, structure, written)
+            return self._execute_early(function, args, kwargs, written)
 
     def has_no_values(self, tensor: Tensor) -> bool:
         """Return whether a tensor was put on the meta device by the user's code."""
@@ -218,8 +199,8 @@ class OperationRecorder:
 
     def mark_without_values(self, result: Any) -> Any:
         """Mark the tensors of a result as put on the meta device by the user's code, and return it."""
-        for item in pytree.tree_leaves(result):
-            if isinstance(item, Tensor) and item.device == META:
+        for item in _leaves(Tensor, result):
+            if item.device == META:
                 self._without_values.add(self.ref(item).storage_idx)
         return result
 
@@ -228,78 +209,59 @@ class OperationRecorder:
         if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
             rule, action = "dense, neither conjugated nor negated", "Build it in `__init__`."
             raise DeferredInitializationError(must_be("tensor", rule, tensor.layout, WHERE, action))
-        key = storage_key(tensor)
-        idx = self._indexes.get(key)
-        if idx is None:
-            idx = self._indexes[key] = len(self._storages)
-            storage = tensor.untyped_storage()
-            self._storages.append(storage)  # kept, so that its address is not used again
-            self.num_bytes.append(storage.nbytes())
+        idx = self._indexes.setdefault(storage_key(tensor), len(self.storages))
+        if idx == len(self.storages):
+            self.storages.append(tensor.untyped_storage())
             if not tensor.is_meta:
-                self._real[idx] = storage
+                self._real[idx] = self.storages[idx]
         return TensorRef(idx, tensor.dtype, tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()))
 
-    def tensor(self, ref: TensorRef) -> Tensor:
-        """Return the tensor of a reference, without memory unless its storage is real."""
-        return ref.of(self._storages[ref.storage_idx])
+    def _record(self, function: OpOverload, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        originals: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def sources(self, storage_idx: int) -> list[TensorRef]:
-        """Return the tensors from which a storage was created."""
-        made_by = self.made_by.get(storage_idx)
-        return [leaf for leaf in made_by.leaves if isinstance(leaf, TensorRef)] if made_by else []
-
-    def _record(self, function: OpOverload, traits: _Traits, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
-        originals: dict[int, Tensor] = {}
-        refs, stand_ins = list[Any](), list[Any]()
-        generator = torch.default_generator
-        for leaf in leaves:
+        def reference(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
-                refs.append(self.ref(leaf))
-                size, stride = leaf.size(), leaf.stride()
-                like = leaf if leaf.is_meta else torch.empty_strided(size, stride, dtype=leaf.dtype, device=META)
-                stand_ins.append(like)
-                originals[id(stand_ins[-1])] = leaf
-            elif isinstance(leaf, Generator):
-                generator = leaf
-                refs.append(leaf)
-                stand_ins.append(None)
-            else:
-                refs.append(CPU if leaf == META and isinstance(leaf, torch.device) else leaf)
-                stand_ins.append(leaf)
-        args, kwargs = pytree.tree_unflatten(stand_ins, structure)
-        result = execute_on_meta(function, args, kwargs)
-        known = {leaf.storage_idx for leaf in refs if isinstance(leaf, TensorRef)}
-        results: list[TensorRef | None] = []
-        for item in pytree.tree_leaves(result):
-            if isinstance(item, Tensor):
-                results.append(None if id(item) in originals else self.ref(item))
-        made = {item.storage_idx for item in results if item is not None} - known
+                return self.ref(leaf)
+            return CPU if isinstance(leaf, torch.device) and leaf == META else leaf
+
+        def stand_in(leaf: Any) -> Any:
+            if isinstance(leaf, Generator):
+                return None
+            if not isinstance(leaf, Tensor):
+                return leaf
+            size, stride = leaf.size(), leaf.stride()
+            like = leaf if leaf.is_meta else torch.empty_strided(size, stride, dtype=leaf.dtype, device=META)
+            originals[id(like)] = like, leaf
+            return like
+
+        stored_args, stored_kwargs = pytree.tree_map(reference, (args, kwargs))
+        result = execute_on_meta(function, *pytree.tree_map(stand_in, (args, kwargs)))
+        results = [None if id(item) in originals else self.ref(item) for item in _leaves(Tensor, result)]
+        refs = _leaves(TensorRef, (stored_args, stored_kwargs))
+        new = [ref for ref in results if ref is not None]
+        made = {ref.storage_idx for ref in new} - {ref.storage_idx for ref in refs}
         if made or traits.written:
-            args, kwargs = pytree.tree_unflatten(refs, structure)
             if traits.takes_dtype and kwargs.get("dtype") is None and made:
-                kwargs["dtype"] = next(item.dtype for item in results if item is not None)
-            written = _written(traits, args, kwargs)
-            leaves, structure = pytree.tree_flatten((args, kwargs))
-            read = [leaf for leaf in leaves if isinstance(leaf, TensorRef) and not any(leaf is ref for ref in written)]
-            others = {ref.storage_idx for ref in read}
-            written_idxs = {ref.storage_idx for ref in written}
-            whole = {ref.storage_idx for ref in written if ref.covers(self.num_bytes[ref.storage_idx])}
+                stored_kwargs["dtype"] = new[0].dtype
+            written = _written(traits, stored_args, stored_kwargs)
+            others = {ref.storage_idx for ref in refs if not any(ref is one for one in written)}
+            changes = {ref.storage_idx for ref in written}
+            whole = {ref.storage_idx for ref in written if ref.covers(self.storages[ref.storage_idx])}
             overwritten = whole - others if traits.writes_only else set[int]()
-            reads = frozenset((others | written_idxs) - overwritten)
-            changes, overwrites = frozenset(written_idxs | made), frozenset(overwritten | made)
-            drawn_from = generator if traits.is_random else None
-            state = None if drawn_from is None else drawn_from.get_state()
-            self._add(
-                Operation(function, leaves, structure, results, reads, changes, overwrites, drawn_from, state), made
-            )
-        return pytree.tree_map(lambda item: originals.get(id(item), item), result)
+            reads, overwrites = frozenset((others | changes) - overwritten), frozenset(overwritten | made)
+            generator = next(iter(_leaves(Generator, kwargs)), torch.default_generator) if traits.is_random else None
+            state = None if generator is None else generator.get_state()
+            stored = (function, stored_args, stored_kwargs, results)
+            self._add(Operation(*stored, reads, frozenset(changes | made), overwrites, generator, state))
+        return pytree.tree_map(lambda item: originals[id(item)][1] if id(item) in originals else item, result)
 
     def _execute_early(
-        self, function: OpOverload, leaves: list[Any], structure: pytree.TreeSpec, written: list[Tensor]
+        self, function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[Tensor]
     ) -> Any:
         """Execute an operation on the present values of its arguments. Return real tensors, or numbers."""
+        leaves, structure = pytree.tree_flatten((args, kwargs))
         values = self.values_of(leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_meta)
-        for key in map(storage_key, written):
+        for key in [storage_key(tensor) for tensor in written if not tensor.is_meta]:
             if key in self._indexes:  # recorded operations read its former values
                 idx = self._indexes.pop(key)
                 self._real[idx] = self._real[idx].clone()  # type: ignore[no-untyped-call]
@@ -307,23 +269,20 @@ class OperationRecorder:
         args, kwargs = pytree.tree_unflatten(real, structure)
         return function(*args, **kwargs)
 
-    def _add(self, operation: Operation, made: set[int]) -> None:
+    def _add(self, operation: Operation) -> None:
         """Add an operation, and execute it if it draws random numbers or if all that it reads is in memory."""
         is_known = operation.reads <= self._real.keys() | self._values.keys()
         if operation.generator is not None and not is_known:
             self._compute(operation.reads)
-        for idx in operation.overwrites:
+        is_executed = operation.generator is not None or (is_known and bool(operation.reads))
+        for idx in operation.overwrites if is_executed else operation.changes:
             self._values.pop(idx, None)
-        if operation.generator is not None or (is_known and operation.reads):
+        if is_executed:
             self._execute(operation, self._values)
             self._forget_oldest()
-        else:
-            for idx in operation.changes:
-                self._values.pop(idx, None)
         self._operations.append(operation)
-        self.made_by |= dict.fromkeys(made, operation)
-        for idx in operation.changes - made:
-            self.writers[idx].append(operation)
+        for idx in operation.changes:
+            self.history[idx].append(operation)
 
     def values_of(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """Return the present values of tensors, by executing the recorded operations that they depend on.
@@ -404,17 +363,15 @@ class OperationRecorder:
             for known in (storages, self._real, {} if idx in operation.changes else self._values):
                 if idx in known:
                     return ref.of(known[idx])
-            storages[idx] = UntypedStorage(self.num_bytes[idx])  # type: ignore[no-untyped-call]
+            storages[idx] = UntypedStorage(self.storages[idx].nbytes())  # type: ignore[no-untyped-call]
             return ref.of(storages[idx])
 
-        leaves = [real(leaf) if isinstance(leaf, TensorRef) else leaf for leaf in operation.leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, operation.structure)
+        args, kwargs = pytree.tree_map_only(TensorRef, real, (operation.args, operation.kwargs))
         if operation.generator is not None and operation.state is not None:
             operation.generator.set_state(operation.state)
         with torch.no_grad():
-            results = pytree.tree_leaves(operation.function(*args, **kwargs))
-            made = [result for result in results if isinstance(result, Tensor)]
-            for ref, result in zip(operation.results, made, strict=True):
+            results = _leaves(Tensor, operation.function(*args, **kwargs))
+            for ref, result in zip(operation.results, results, strict=True):
                 if ref is not None and ref.storage_idx not in storages:
                     layout = (tuple(result.size()), result.stride(), result.storage_offset())
                     if layout == (ref.size, ref.stride, ref.offset):
@@ -451,13 +408,15 @@ def trim_memory() -> None:
         malloc_trim(0)
 
 
+def _leaves(kind: type[T], nested: Any) -> list[T]:
+    """Return the leaves of a class in nested values."""
+    return [leaf for leaf in pytree.tree_leaves(nested) if isinstance(leaf, kind)]
+
+
 def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Return the arguments that an operation writes to: tensors, or references to them."""
-    found: list[Any] = []
-    for idx, name in traits.written:
-        value = args[idx] if idx < len(args) else kwargs.get(name)
-        found.extend(item for item in pytree.tree_leaves(value) if isinstance(item, (Tensor, TensorRef)))
-    return found
+    values = [args[idx] if idx < len(args) else kwargs.get(name) for idx, name in traits.written]
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, (Tensor, TensorRef))]
 
 
 def execute_on_meta(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
