@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
+from torch.optim import Optimizer
 
 _OWN = frozenset(vars(nn.Module())) - {"training"}
 """Attributes in which `nn.Module` keeps parameters, buffers, submodules and hooks."""

@@ -18,13 +18,12 @@ from camshaft.callbacks.finders.trials import (
     set_attribute,
 )
 from camshaft.callbacks.param_groups import base_rates, rates_in_proportion, scale_to, set_rates
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 SearchMode = Literal["exponential", "linear"]

@@ -6,24 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.module_snapshot import save_gradients, save_module, save_optimizer
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.binding import Argument, BindingError, bind
 from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.hooks_core.support.optimizer_step import needs_closure, steps_with_closure
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
-    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
-
 
 _DEFAULTS = {"optimizer_idx": 0, "hiddens": None}
 """Arguments of a step that takes these: there is one optimizer, and batches are not split."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.hooks_core import Callback, Receiver
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 Action = Literal["raise", "stop", "skip", "warn"]
 """Reaction to a bad loss."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, Capture, LossWatch
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
+from camshaft.hooks_core.protocols import TrainerProtocol
 
 _ADVICE = (
     "Look at this batch, and find the operation with `Trainer(detect_anomaly=True)`. A lower learning rate or "

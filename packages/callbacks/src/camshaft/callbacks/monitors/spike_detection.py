@@ -7,15 +7,13 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
 from camshaft.callbacks.monitoring import check_mode, is_better
 from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, Capture, LossWatch
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.remote_files import join, replace_file
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 class TrainingSpikeException(RuntimeError):

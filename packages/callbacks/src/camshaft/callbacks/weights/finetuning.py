@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -14,11 +14,8 @@ from camshaft.callbacks.param_groups import check_takes_groups, follow_groups, s
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.binding import bind
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be, warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 Modules = nn.Module | Iterable[Any]
 """A module, or modules in any nesting of iterables."""

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,8 @@ from torch.nn.utils import prune
 from camshaft.callbacks.arguments import InvalidArgumentError, check_one_of
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 Parameters = Sequence[tuple[nn.Module, str]]
 """Modules with names of parameters in them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,8 @@ from camshaft.callbacks.arguments import InvalidArgumentError, check_number, che
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY, TRAINING_WEIGHTS_KEY, check_no_other_averaging
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
 
 class StochasticWeightAveraging(Callback):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from camshaft.callbacks.arguments import check_not_both, check_number
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be, warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 TRAINING_WEIGHTS_KEY = "current_model_state"
 """Key in a checkpoint of the weights of training, if its "state_dict" has the averages. Lightning's name."""
