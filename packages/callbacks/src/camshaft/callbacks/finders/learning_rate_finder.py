@@ -268,7 +268,7 @@ class LearningRateCurve:
             ax.annotate(f"{rates[idx]:.3g}", (rates[idx], losses[idx]), textcoords="offset points", xytext=(8, 8))
         if show:
             pyplot.show()
-        figure: "Figure" = ax.figure  # type: ignore[assignment]
+        figure: Figure = ax.figure  # type: ignore[assignment]
         return figure
 
     def _suggested_idx(self, skip_begin: int, skip_end: int) -> int | None:
