@@ -136,12 +136,13 @@ def test_values_are_loaded_as_they_were_saved() -> None:
     saved = {name: value.clone() for name, value in average.named_values().items()}
     same = network()
     other = AveragedWeights(same)
-    other.load_values(saved, place_like)
+    other.load_values(saved, 2, place_like)
+    assert other.num_averaged == 2
     for name, value in saved.items():
         assert torch.equal(other.named_values()[name], value)
     del saved["0.bias"]
     with pytest.raises(ValueError, match=r"`checkpoint` must be a checkpoint with the average of '0.bias'"):
-        other.load_values(saved, place_like)
+        other.load_values(saved, 2, place_like)
 
 
 def test_what_cannot_be_is_refused() -> None:

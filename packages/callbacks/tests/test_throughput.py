@@ -172,12 +172,10 @@ def test_other_devices_and_parts_of_one_have_no_peak(name: str) -> None:
     assert peak_flops(name, torch.float16) is None
 
 
-def test_every_entry_names_its_source_and_is_faster_in_lower_precision() -> None:
-    for source, of_gpus in PEAK_TERAFLOPS.items():
-        assert "data sheet" in source or "white paper" in source
-        for double, single, tf32, half, bfloat16 in of_gpus.values():
-            assert half > (tf32 or single) >= single >= (double or 0.0)
-            assert bfloat16 in (None, half)
+def test_every_entry_is_faster_in_lower_precision() -> None:
+    for double, single, tf32, half, bfloat16 in PEAK_TERAFLOPS.values():
+        assert half > (tf32 or single) >= single >= (double or 0.0)
+        assert bfloat16 in (None, half)
     assert peak_flops("Tesla T4", torch.bfloat16) is None
     assert peak_flops("NVIDIA A100-SXM4-40GB", torch.bfloat16) == 312e12
 

@@ -1,12 +1,11 @@
 """Callback that stops training when a metric no longer improves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -19,10 +18,8 @@ from camshaft.callbacks.monitoring import (
     worst_score,
 )
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 class EarlyStoppingReason(Enum):
@@ -35,6 +32,7 @@ class EarlyStoppingReason(Enum):
     NON_FINITE_METRIC = 4
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class EarlyStopping(Callback):
     """Stops training when a metric stops improving, diverges or reaches a threshold.
 
@@ -79,42 +77,32 @@ class EarlyStopping(Callback):
     mode_dict: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"min": torch.lt, "max": torch.gt}
     order_dict: ClassVar[Mapping[str, str]] = {"min": "<", "max": ">"}
 
-    def __init__(
-        self,
-        monitor: str,
-        min_delta: float = 0.0,
-        patience: int = 3,
-        verbose: bool = False,
-        mode: str = "min",
-        strict: bool = True,
-        check_finite: bool = True,
-        stopping_threshold: float | None = None,
-        divergence_threshold: float | None = None,
-        check_on_train_epoch_end: bool | None = None,
-        log_rank_zero_only: bool = False,
-    ) -> None:
-        super().__init__()
-        check_number(self, "Use 0 to stop at the first.", least=0, patience=patience)
-        check_number(self, "Choose the direction by `mode`, not by its sign.", least=0, min_delta=min_delta)
-        self.monitor = monitor
-        self.min_delta = -min_delta if mode == "min" else min_delta
-        self.patience = patience
-        self.verbose = verbose
-        self.mode = check_mode(mode, self)
-        self.strict = strict
-        self.check_finite = check_finite
-        self.stopping_threshold = stopping_threshold
-        self.divergence_threshold = divergence_threshold
-        self._check_on_train_epoch_end = check_on_train_epoch_end
-        self.log_rank_zero_only = log_rank_zero_only
-        self.best_score: Tensor = torch.tensor(worst_score(self.mode))
-        self.wait_count = 0
-        self.stopped_epoch = 0
-        self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
-        self.stopping_reason_message: str | None = None
-        self._is_fitting = False
-        self._has_warned = False
-        self._has_resumed = False
+    monitor: str
+    min_delta: float = 0.0
+    patience: int = 3
+    verbose: bool = False
+    mode: str = "min"
+    strict: bool = True
+    check_finite: bool = True
+    stopping_threshold: float | None = None
+    divergence_threshold: float | None = None
+    _check_on_train_epoch_end: bool | None = None
+    log_rank_zero_only: bool = False
+    best_score: Tensor = attrs.field(init=False)
+    wait_count: int = attrs.field(default=0, init=False)
+    stopped_epoch: int = attrs.field(default=0, init=False)
+    stopping_reason: EarlyStoppingReason = attrs.field(default=EarlyStoppingReason.NOT_STOPPED, init=False)
+    stopping_reason_message: str | None = attrs.field(default=None, init=False)
+    _is_fitting: bool = attrs.field(default=False, init=False)
+    _has_warned: bool = attrs.field(default=False, init=False)
+    _has_resumed: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_number(self, "Use 0 to stop at the first.", least=0, patience=self.patience)
+        check_number(self, "Choose the direction by `mode`, not by its sign.", least=0, min_delta=self.min_delta)
+        self.best_score = torch.tensor(worst_score(check_mode(self.mode, self)))
+        if self.mode == "min":
+            self.min_delta = -self.min_delta
 
     @property
     def check_on_train_epoch_end(self) -> bool | None:
@@ -145,9 +133,8 @@ class EarlyStopping(Callback):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warn_user(
-                    f"EarlyStopping has stopped the run that is resumed, and stops it again: "
-                    f"{self.stopping_reason_message} "
-                    "Change one of its arguments, such as `patience`, to train on."
+                    "EarlyStopping has stopped the run that is resumed, and stops it again: "
+                    f"{self.stopping_reason_message} Change one of its arguments, such as `patience`, to train on."
                 )
         self._has_resumed = False
 
@@ -163,14 +150,9 @@ class EarlyStopping(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score, the checks since, whether and why it stopped, and the arguments that decide that."""
-        return {
-            "best_score": self.best_score,
-            "wait_count": self.wait_count,
-            "stopped_epoch": self.stopped_epoch,
-            "stopping_reason": self.stopping_reason.value,
-            "stopping_reason_message": self.stopping_reason_message,
-            "rules": self._rules,
-        }
+        names = ("best_score", "wait_count", "stopped_epoch", "stopping_reason_message")
+        state = {name: getattr(self, name) for name in names}
+        return {**state, "stopping_reason": self.stopping_reason.value, "rules": self._rules}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state; the constructor's arguments stay as they are.
@@ -188,13 +170,8 @@ class EarlyStopping(Callback):
     @property
     def _rules(self) -> dict[str, Any]:
         """Arguments that decide whether it stops."""
-        return {
-            "min_delta": abs(self.min_delta),
-            "patience": self.patience,
-            "check_finite": self.check_finite,
-            "stopping_threshold": self.stopping_threshold,
-            "divergence_threshold": self.divergence_threshold,
-        }
+        names = ("patience", "check_finite", "stopping_threshold", "divergence_threshold")
+        return {"min_delta": abs(self.min_delta), **{name: getattr(self, name) for name in names}}
 
     def _is_due_at_train_epoch_end(self, trainer: TrainerProtocol) -> bool:
         if self.check_on_train_epoch_end is not None:

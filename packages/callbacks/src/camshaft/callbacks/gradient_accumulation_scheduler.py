@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.finders.trials import check_automatic
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 class GradientAccumulationScheduler(Callback):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
+from torch.optim import Optimizer
 
 _OWN = frozenset(vars(nn.Module())) - {"training"}
 """Attributes in which `nn.Module` keeps parameters, buffers, submodules and hooks."""
@@ -27,12 +24,11 @@ def save_module(module: nn.Module, *, with_parameters: bool) -> Iterator[Restore
     Attributes are rebound to the same objects. Of these, tensors and containers get their contents back.
 
     Args:
-        with_parameters: Whether to restore parameters and gradients too.
+        with_parameters: Whether to restore parameters too.
     """
     seen = {id(parameter) for parameter in module.parameters()}
     if with_parameters:
         yield from map(_save_tensor, module.parameters())
-        yield from save_gradients(module)
     for buffer in module.buffers():
         seen.add(id(buffer))
         yield _save_tensor(buffer)
@@ -44,11 +40,6 @@ def save_module(module: nn.Module, *, with_parameters: bool) -> Iterator[Restore
         for name, value in vars(part).items():
             if name not in _OWN:
                 yield from _save_contents(value, seen)
-
-
-def save_gradients(module: nn.Module) -> Iterator[Restore]:
-    """Yield functions that restore the gradients of all parameters, bit for bit."""
-    yield from map(_save_gradient, module.parameters())
 
 
 def save_optimizer(optimizer: Optimizer) -> Iterator[Restore]:
@@ -78,7 +69,8 @@ def _save_tensor(tensor: Tensor) -> Restore:
     return restore
 
 
-def _save_gradient(parameter: Tensor) -> Restore:
+def save_gradient(parameter: Tensor) -> Restore:
+    """Return a function that restores the gradient of a parameter, bit for bit."""
     gradient = parameter.grad
     restore_values = None if gradient is None else _save_tensor(gradient)
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError, check_one_of
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
-
+from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
 Mode = Literal["min", "max"]
 """Whether lower or higher scores of a monitored metric are better."""

@@ -7,14 +7,12 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_one_of
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 class Timer(Callback):

@@ -1,14 +1,13 @@
 """Callback that finds the largest batch size that fits into memory, before training."""
 
-from __future__ import annotations
-
 import gc
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -23,11 +22,8 @@ from camshaft.callbacks.finders.trials import (
     restored,
     set_attribute,
 )
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 SearchMode = Literal["power", "binsearch"]
 """Doubling the size, or bisecting after that."""
@@ -39,6 +35,7 @@ _MISSING: Any = object()
 T = TypeVar("T")
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class BatchSizeFinder(SearchBeforeFit):
     """Tries batch sizes when a fit starts, and trains with the largest that fits into memory.
 
@@ -76,30 +73,22 @@ class BatchSizeFinder(SearchBeforeFit):
         MemoryError: When the fit starts, if none of the sizes fits.
     """
 
-    def __init__(
-        self,
-        mode: str = "power",
-        steps_per_trial: int = 3,
-        init_val: int = 2,
-        max_trials: int = 25,
-        batch_arg_name: str = "batch_size",
-        margin: float = 0.05,
-        max_val: int = 8192,
-    ) -> None:
-        check_one_of(self, get_args(SearchMode), mode=mode)
-        check_number(self, least=1, steps_per_trial=steps_per_trial, init_val=init_val)
-        check_number(self, least=0, max_trials=max_trials)
-        check_number(self, least=0, below=1, margin=margin)
-        check_number(self, "Pass at least `init_val`.", least=init_val, max_val=max_val)
-        self.mode = cast(SearchMode, mode)
-        self.steps_per_trial = steps_per_trial
-        self.init_val = init_val
-        self.max_trials = max_trials
-        self.batch_arg_name = batch_arg_name
-        self.margin = margin
-        self.max_val = max_val
-        self.optimal_batch_size: int | None = None
-        self.trials: list[tuple[int, bool]] = []
+    mode: SearchMode = "power"
+    steps_per_trial: int = 3
+    init_val: int = 2
+    max_trials: int = 25
+    batch_arg_name: str = "batch_size"
+    margin: float = 0.05
+    max_val: int = 8192
+    optimal_batch_size: int | None = attrs.field(default=None, init=False)
+    trials: list[tuple[int, bool]] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(self, get_args(SearchMode), mode=self.mode)
+        check_number(self, least=1, steps_per_trial=self.steps_per_trial, init_val=self.init_val)
+        check_number(self, least=0, max_trials=self.max_trials)
+        check_number(self, least=0, below=1, margin=self.margin)
+        check_number(self, "Pass at least `init_val`.", least=self.init_val, max_val=self.max_val)
 
     def scale_batch_size(self, trainer: TrainerProtocol, module: Any) -> int:
         """Search with the module now, and set the attribute; loaders are then requested again. Collective.
@@ -113,7 +102,7 @@ class BatchSizeFinder(SearchBeforeFit):
         trials = _Trials(trainer, module, self.steps_per_trial, type(self).__name__)
         return self.find(_owners(trainer, module), trials.run)
 
-    def find(self, owners: Sequence[Any], attempt: Callable[[int], Trial]) -> int:
+    def find(self, owners: Sequence[Any], attempt: Callable[[int], "Trial"]) -> int:
         """Search by trials of the caller, and set the attribute.
 
         Args:
@@ -130,27 +119,26 @@ class BatchSizeFinder(SearchBeforeFit):
         name = find_attribute(owners, [self.batch_arg_name], "batch_arg_name", self)
         before = get_attribute(owners, name)
         free_memory()  # garbage must not count
-        self.trials, ran_out, newest = [], [], Trial(fits=False)
+        self.trials, tried = [], [Trial(fits=False)]
 
         def fits(size: int) -> bool:
-            nonlocal newest
             if self.trials:
-                outcome = "succeeded" if newest.fits else "failed"
+                outcome = "succeeded" if tried[-1].fits else "failed"
                 _log.info("Batch size %d %s, trying batch size %d.", self.trials[-1][0], outcome, size)
             set_attribute(owners, name, size)
             newest = attempt(size)
             if newest.is_whole_epoch:
                 _log.info("The batch size %d is greater or equal than the length of your dataset.", size)
-            ran_out.append(newest.ran_out)
+            tried.append(newest)
             self.trials.append((size, newest.fits))
             return newest.fits
 
         def largest() -> int:
-            return self.trials[-1][0] if newest.is_whole_epoch else self.max_val
+            return self.trials[-1][0] if tried[-1].is_whole_epoch else self.max_val
 
         try:
             found = search(self.mode, fits, start=self.init_val, largest=largest, max_trials=self.max_trials)
-            size = self._choose(found, any(ran_out))
+            size = self._choose(found, any(one.ran_out for one in tried))
         except BaseException:
             set_attribute(owners, name, before)
             raise
@@ -180,13 +168,13 @@ class BatchSizeFinder(SearchBeforeFit):
 
     def _choose(self, found: int | None, ran_out: bool) -> int:
         """Return the size to use, given the largest that fits, or None, and whether memory ever ran out."""
-        if not self.trials:
+        tried = [size for size, _ in self.trials]
+        if not tried:
             return self.init_val
         if found is None:
-            tried = [size for size, _ in self.trials]
-            rule = "a size that fits memory and data"
             action = "Pass a smaller `init_val` or more `max_trials`, or make the model smaller."
-            raise MemoryError(must_be(self.batch_arg_name, rule, tried, type(self).__name__, action))
+            where = type(self).__name__
+            raise MemoryError(must_be(self.batch_arg_name, "a size that fits memory and data", tried, where, action))
         has_margin = self.mode == "binsearch" and ran_out
         return max(1, int(found * (1 - self.margin))) if has_margin else found
 
@@ -326,17 +314,13 @@ def search(
         else:
             bad = size
         if good is None:
-            if size == 1:
-                break
             size //= 2
         elif bad is None:
             size = min(2 * good, largest())
-            if size <= good:
-                break
-        elif mode == "power" or bad - good <= 1:
-            break
         else:
-            size = (good + bad) // 2
+            size = good if mode == "power" else (good + bad) // 2
+        if size <= (good or 0):
+            break
     return good
 
 

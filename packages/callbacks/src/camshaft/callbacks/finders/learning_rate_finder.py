@@ -1,11 +1,11 @@
 """Callback that finds a learning rate by a range test before training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import attrs
 
 from camshaft.callbacks.arguments import check_installed, check_number, check_one_of
 from camshaft.callbacks.finders.trials import (
@@ -18,13 +18,12 @@ from camshaft.callbacks.finders.trials import (
     set_attribute,
 )
 from camshaft.callbacks.param_groups import base_rates, rates_in_proportion, scale_to, set_rates
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 SearchMode = Literal["exponential", "linear"]
@@ -34,6 +33,7 @@ _SMOOTHING = 0.98  # of the running mean of losses
 _DEFAULT_NAMES = ("lr", "learning_rate")
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class LearningRateFinder(SearchBeforeFit):
     """Trains a few steps with growing learning rates when a fit starts, and starts with the suggested rate.
 
@@ -67,38 +67,27 @@ class LearningRateFinder(SearchBeforeFit):
             such attribute; when the fit starts, if there is not exactly one optimizer.
     """
 
-    def __init__(
-        self,
-        min_lr: float = 1e-8,
-        max_lr: float = 1,
-        num_training_steps: int = 100,
-        mode: str = "exponential",
-        early_stop_threshold: float | None = 4.0,
-        update_attr: bool = True,
-        attr_name: str = "",
-        *,
-        skip_begin: int = 10,
-        skip_end: int = 1,
-    ) -> None:
-        check_number(self, above=0, min_lr=min_lr)
-        check_number(self, "Pass a rate above `min_lr`.", above=min_lr, max_lr=max_lr)
-        check_number(self, least=1, num_training_steps=num_training_steps)
-        check_one_of(self, get_args(SearchMode), mode=mode)
-        check_number(self, above=1, or_none=True, early_stop_threshold=early_stop_threshold or None)
-        check_number(self, least=0, skip_begin=skip_begin, skip_end=skip_end)
-        self.min_lr = min_lr
-        self.max_lr = max_lr
-        self.num_training_steps = num_training_steps
-        self.mode = cast(SearchMode, mode)
-        self.early_stop_threshold = early_stop_threshold
-        self.update_attr = update_attr
-        self.attr_name = attr_name
-        self.skip_begin = skip_begin
-        self.skip_end = skip_end
-        self.optimal_lr: LearningRateCurve | None = None
-        self.suggested_lr: float | None = None
+    min_lr: float = 1e-8
+    max_lr: float = 1
+    num_training_steps: int = 100
+    mode: SearchMode = "exponential"
+    early_stop_threshold: float | None = 4.0
+    update_attr: bool = True
+    attr_name: str = ""
+    skip_begin: int = attrs.field(default=10, kw_only=True)
+    skip_end: int = attrs.field(default=1, kw_only=True)
+    optimal_lr: "LearningRateCurve | None" = attrs.field(default=None, init=False)
+    suggested_lr: float | None = attrs.field(default=None, init=False)
 
-    def lr_find(self, trainer: TrainerProtocol, module: Any) -> LearningRateCurve:
+    def __attrs_post_init__(self) -> None:
+        check_number(self, above=0, min_lr=self.min_lr)
+        check_number(self, "Pass a rate above `min_lr`.", above=self.min_lr, max_lr=self.max_lr)
+        check_number(self, least=1, num_training_steps=self.num_training_steps)
+        check_one_of(self, get_args(SearchMode), mode=self.mode)
+        check_number(self, above=1, or_none=True, early_stop_threshold=self.early_stop_threshold or None)
+        check_number(self, least=0, skip_begin=self.skip_begin, skip_end=self.skip_end)
+
+    def lr_find(self, trainer: TrainerProtocol, module: Any) -> "LearningRateCurve":
         """Search now, and use the suggestion if `update_attr` says so. Collective.
 
         A subclass may call it before any epoch, from `on_train_epoch_start`.
@@ -148,7 +137,7 @@ class LearningRateFinder(SearchBeforeFit):
     def _run_search(self, trainer: TrainerProtocol, module: Any) -> None:
         self.lr_find(trainer, module)
 
-    def _search(self, trainer: TrainerProtocol, module: Any, steps: TrialSteps) -> LearningRateCurve:
+    def _search(self, trainer: TrainerProtocol, module: Any, steps: TrialSteps) -> "LearningRateCurve":
         bases = base_rates(steps.optimizer)
         tried: list[float] = []
         losses: list[float] = []
@@ -189,10 +178,10 @@ class LearningRateFinder(SearchBeforeFit):
         """Return the rate of each group in a step; `bases` are those before the search."""
         return rates_in_proportion(bases, rate)
 
-    def _smoothing(self) -> SmoothedLoss:
+    def _smoothing(self) -> "SmoothedLoss":
         return SmoothedLoss()
 
-    def _curve(self, results: dict[str, list[float]]) -> LearningRateCurve:
+    def _curve(self, results: dict[str, list[float]]) -> "LearningRateCurve":
         return LearningRateCurve(self.mode, results, self.min_lr, self.max_lr, self.num_training_steps)
 
     def _attribute(self, module: Any) -> str:
@@ -200,6 +189,7 @@ class LearningRateFinder(SearchBeforeFit):
         return find_attribute([module], names, "attr_name", self)
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class LearningRateCurve:
     """The losses by learning rate, and the rate that they suggest.
 
@@ -214,19 +204,11 @@ class LearningRateCurve:
         mode, results, lr_min, lr_max, num_training: The arguments.
     """
 
-    def __init__(
-        self,
-        mode: SearchMode,
-        results: dict[str, list[float]],
-        lr_min: float | None = None,
-        lr_max: float | None = None,
-        num_training: int | None = None,
-    ) -> None:
-        self.mode = mode
-        self.results = results
-        self.lr_min = lr_min
-        self.lr_max = lr_max
-        self.num_training = num_training
+    mode: SearchMode
+    results: dict[str, list[float]]
+    lr_min: float | None = None
+    lr_max: float | None = None
+    num_training: int | None = None
 
     def suggestion(self, skip_begin: int = 10, skip_end: int = 1) -> float | None:
         """Return the rate at which the loss falls most steeply before its minimum.
@@ -250,10 +232,10 @@ class LearningRateCurve:
         self,
         suggest: bool = False,
         show: bool = False,
-        ax: Axes | None = None,
+        ax: "Axes | None" = None,
         skip_begin: int = 10,
         skip_end: int = 1,
-    ) -> Figure:
+    ) -> "Figure":
         """Draw the loss over the learning rate.
 
         Args:

@@ -6,24 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.module_snapshot import save_gradients, save_module, save_optimizer
+from camshaft.callbacks.module_snapshot import save_gradient, save_module, save_optimizer
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.dispatch.binding import Argument, BindingError, bind
+from camshaft.hooks_core.dispatch.binding import BindingError, bind
 from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.hooks_core.support.optimizer_step import needs_closure, steps_with_closure
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
-    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
-
 
 _DEFAULTS = {"optimizer_idx": 0, "hiddens": None}
 """Arguments of a step that takes these: there is one optimizer, and batches are not split."""
@@ -51,7 +47,12 @@ class TrialSteps:
         self.optimizer: Optimizer = trainer.optimizers[0]
         self._strategy = trainer.strategy
         self._where = where
-        self._arguments = _bind_step(module.training_step, where)
+        try:
+            self._arguments = bind(module.training_step, ("batch", "batch_idx"), tuple(_DEFAULTS))
+        except BindingError as error:
+            action = "Leave the callback out, or give its other arguments defaults."
+            rule = "a function of (batch, batch_idx)"
+            raise InvalidArgumentError("training_step", rule, str(error), where, action) from error
         self._step = trainer.strategy.wrap_step(module.training_step)
         self._differentiate = implementation(module, "backward")
         self._with_closure = steps_with_closure(self.optimizer)
@@ -107,19 +108,15 @@ class TrialSteps:
         outputs = self._step(*positional, **keywords)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if loss is not None and not isinstance(loss, Tensor):
-            action = "Return the loss."
             rule = "a tensor, a dictionary with a tensor as 'loss', or None"
-            raise InvalidArgumentError("return value of training_step", rule, outputs, self._where, action)
+            raise InvalidArgumentError("return value of training_step", rule, outputs, self._where, "Return the loss.")
         return loss
 
     def backward(self, loss: Tensor, *, zeroes: bool = True) -> None:
         """Differentiate a loss, after zeroing the gradients if `zeroes` is true."""
         if zeroes:
             self.optimizer.zero_grad()
-        if self._differentiate is None:
-            self._strategy.backward(loss)
-        else:
-            self._strategy.backward(loss, self._differentiate)
+        self._strategy.backward(loss, *(() if self._differentiate is None else (self._differentiate,)))
 
     def update(self, evaluate: Callable[[], Tensor | None] | None = None) -> Tensor | None:
         """Clip the gradients as the trainer is set up to, and update the weights.
@@ -140,7 +137,9 @@ class TrialSteps:
         @torch.enable_grad()
         def closure() -> Tensor:
             nonlocal first
-            loss = _required(evaluate())
+            loss = evaluate()
+            if loss is None:
+                raise _NoLossError
             first = loss if first is None else first
             self._clip()
             return loss
@@ -157,12 +156,6 @@ class TrialSteps:
 
 class _NoLossError(Exception):
     """Leaves an optimizer that calls the closure, if a step returned no loss."""
-
-
-def _required(loss: Tensor | None) -> Tensor:
-    if loss is None:
-        raise _NoLossError
-    return loss
 
 
 def check_optimization(trainer: TrainerProtocol, module: Any, where: object) -> None:
@@ -215,15 +208,6 @@ def any_rank(strategy: Strategy, flag: bool) -> bool:
     return flag if strategy.world_size == 1 else any(strategy.all_gather(flag))
 
 
-def _bind_step(step: Callable[..., Any], where: object) -> tuple[Argument, ...]:
-    try:
-        return bind(step, ("batch", "batch_idx"), tuple(_DEFAULTS))
-    except BindingError as error:
-        action = "Leave the callback out, or give its other arguments defaults."
-        rule = "a function of (batch, batch_idx)"
-        raise InvalidArgumentError("training_step", rule, str(error), where, action) from error
-
-
 @contextmanager
 def restored(
     module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy, *, with_weights: bool = True
@@ -241,9 +225,7 @@ def restored(
         with_weights: False for steps that leave the weights as they are, so that these are not copied.
     """
     strategy_state = strategy.state_dict()
-    restores = list(save_module(module, with_parameters=with_weights))
-    if not with_weights:
-        restores += save_gradients(module)
+    restores = [*save_module(module, with_parameters=with_weights), *map(save_gradient, module.parameters())]
     for optimizer in optimizers:
         restores += save_optimizer(optimizer)
     try:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger, log_to_all
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 class DeviceStatsMonitor(Callback):
@@ -46,15 +44,16 @@ class DeviceStatsMonitor(Callback):
         self._psutil: Any = None
         self._process: Any = None
         self._due_step: int | None = None
+        self._evaluation = "validation"
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that there is something to log, and a logger."""
-        where = type(self).__name__
+        where, is_cpu = type(self).__name__, trainer.strategy.device.type == "cpu"
+        self._evaluation = stage if stage in ("test", "predict") else "validation"
         if stage == "fit":
             check_has_logger(trainer, where)
-        is_cpu = trainer.strategy.device.type == "cpu"
-        if is_cpu and self.cpu_stats is False and stage == "fit":
-            warn_user(f"{where} logs nothing on a CPU with cpu_stats=False. Pass True or None for the CPU's load.")
+            if is_cpu and self.cpu_stats is False:
+                warn_user(f"{where} logs nothing on a CPU with cpu_stats=False. Pass True or None for the CPU's load.")
         self._psutil = self._process = None
         if trainer.loggers and (is_cpu if self.cpu_stats is None else self.cpu_stats):
             check_installed("psutil", "device-stats", where)
@@ -87,37 +86,16 @@ class DeviceStatsMonitor(Callback):
         self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Log, if it is due."""
-        self._log_evaluation(trainer, batch_idx, "on_validation_batch_start")
+        self._log_evaluation(trainer, batch_idx, "start")
 
     def on_validation_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Log, if it is due."""
-        self._log_evaluation(trainer, batch_idx, "on_validation_batch_end")
+        self._log_evaluation(trainer, batch_idx, "end")
 
-    def on_test_batch_start(
-        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Log, if it is due."""
-        self._log_evaluation(trainer, batch_idx, "on_test_batch_start")
-
-    def on_test_batch_end(
-        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Log, if it is due."""
-        self._log_evaluation(trainer, batch_idx, "on_test_batch_end")
-
-    def on_predict_batch_start(
-        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Log, if it is due."""
-        self._log_evaluation(trainer, batch_idx, "on_predict_batch_start")
-
-    def on_predict_batch_end(
-        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Log, if it is due."""
-        self._log_evaluation(trainer, batch_idx, "on_predict_batch_end")
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Stop the schedule."""
@@ -131,27 +109,21 @@ class DeviceStatsMonitor(Callback):
         """Restore the schedule."""
         self._schedule.load_state_dict(state_dict)
 
-    def _log_evaluation(self, trainer: TrainerProtocol, batch_idx: int, hook: str) -> None:
+    def _log_evaluation(self, trainer: TrainerProtocol, batch_idx: int, edge: str) -> None:
         every = trainer.log_every_n_steps
         if every and (batch_idx + 1) % every == 0 and trainer.is_global_zero and not trainer.sanity_checking:
-            self._log(trainer, hook, trainer.global_step)
+            self._log(trainer, f"on_{self._evaluation}_batch_{edge}", trainer.global_step)
 
     def _log(self, trainer: TrainerProtocol, hook: str, step: int) -> None:
-        device = trainer.strategy.device
-        numbers: dict[str, float] = {}
-        if device.type != "cpu":
-            numbers |= torch.accelerator.memory_stats(device)
-        if self._psutil is not None:
-            numbers |= _machine_load(self._psutil, self._process)
-        named = {f"{type(self).__name__}.{hook}/{name}": value for name, value in numbers.items()}
-        if named:
-            log_to_all(trainer, named, step)
-
-
-def _machine_load(psutil: Any, process: Any) -> dict[str, float]:
-    return {
-        "cpu_percent": psutil.cpu_percent(),
-        "cpu_vm_percent": psutil.virtual_memory().percent,
-        "cpu_swap_percent": psutil.swap_memory().percent,
-        "process_rss_bytes": process.memory_info().rss,
-    }
+        device, psutil = trainer.strategy.device, self._psutil
+        numbers: dict[str, float] = {} if device.type == "cpu" else torch.accelerator.memory_stats(device)
+        if psutil is not None:
+            numbers = {
+                **numbers,
+                "cpu_percent": psutil.cpu_percent(),
+                "cpu_vm_percent": psutil.virtual_memory().percent,
+                "cpu_swap_percent": psutil.swap_memory().percent,
+                "process_rss_bytes": self._process.memory_info().rss,
+            }
+        if numbers:
+            log_to_all(trainer, {f"{type(self).__name__}.{hook}/{name}": one for name, one in numbers.items()}, step)

@@ -1,25 +1,22 @@
 """Callback that logs learning rates."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+import attrs
 import torch
 
 from camshaft.callbacks.arguments import check_one_of
 from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger, log_to_all
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 _MAX_RATES = 10_000  # of each name, of which the older half is dropped
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class LearningRateMonitor(Callback):
     """Logs the learning rate of every optimizer and parameter group, with a scheduler or without.
 
@@ -49,17 +46,16 @@ class LearningRateMonitor(Callback):
 
     only_observes = True
 
-    def __init__(
-        self, logging_interval: str | None = None, log_momentum: bool = False, log_weight_decay: bool = False
-    ) -> None:
-        check_one_of(self, ("step", "epoch", None), logging_interval=logging_interval)
-        self.logging_interval = logging_interval
-        self.log_momentum = log_momentum
-        self.log_weight_decay = log_weight_decay
-        self._schedule = LoggingSchedule()
-        self.lrs: dict[str, list[float]] = {}
-        self.last_momentum_values: dict[str, float | None] = {}
-        self.last_weight_decay_values: dict[str, float | None] = {}
+    logging_interval: str | None = None
+    log_momentum: bool = False
+    log_weight_decay: bool = False
+    lrs: dict[str, list[float]] = attrs.field(factory=dict, init=False)
+    last_momentum_values: dict[str, float | None] = attrs.field(factory=dict, init=False)
+    last_weight_decay_values: dict[str, float | None] = attrs.field(factory=dict, init=False)
+    _schedule: LoggingSchedule = attrs.field(factory=LoggingSchedule, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of(self, ("step", "epoch", None), logging_interval=self.logging_interval)
 
     @property
     def state_key(self) -> str:
@@ -74,16 +70,20 @@ class LearningRateMonitor(Callback):
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start the schedule, if anything is logged by steps."""
-        logged = [(optimizer, interval) for optimizer, _, interval in self._named_optimizers(trainer)]
-        if any(interval != "epoch" for _, interval in logged):
+        logged = list(self._named_optimizers(trainer))
+        if any(interval != "epoch" for _, _, interval in logged):
             self._schedule.start(trainer)
         else:
             self._schedule.stop()
-        groups = [group for optimizer, _ in logged for group in _groups(optimizer)]
+        groups = (group for optimizer, _, _ in logged for group in optimizer.param_groups)
         if self.log_momentum and any(_momentum(group) is None for group in groups):
             told = "`log_momentum` is set, but an optimizer has no momentum: 0 is logged for it. Leave it out."
             warn_user(told, RuntimeWarning)
-        self._name_values(trainer)
+        names = [name for _, of_one in self._due_names(trainer, "any") for name in of_one]
+        for name in names:
+            self.lrs.setdefault(name, [])
+        self.last_momentum_values = {f"{name}-momentum": None for name in names}
+        self.last_weight_decay_values = {f"{name}-weight_decay": None for name in names}
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Log the rates that are logged by epochs."""
@@ -111,21 +111,13 @@ class LearningRateMonitor(Callback):
         if numbers:
             log_to_all(trainer, numbers, trainer.global_step)
 
-    def _name_values(self, trainer: TrainerProtocol) -> None:
-        """Make an entry for each group under `lrs` and the attributes of latest values."""
-        names = [name for _, of_one in self._due_names(trainer, "any") for name in of_one]
-        for name in names:
-            self.lrs.setdefault(name, [])
-        self.last_momentum_values = {f"{name}-momentum": None for name in names}
-        self.last_weight_decay_values = {f"{name}-weight_decay": None for name in names}
-
     def _due_names(self, trainer: TrainerProtocol, interval: str) -> Iterator[tuple[Any, list[str]]]:
         """Yield the optimizers of an interval, each with a name for each group."""
         taken: set[str] = set()
         for optimizer, name, its_interval in self._named_optimizers(trainer):
-            named = _named_groups(optimizer, name, taken)
+            names = _group_names(optimizer.param_groups, name, taken)
             if interval == "any" or its_interval in (interval, None):
-                yield optimizer, [group_name for _, group_name in named]
+                yield optimizer, names
 
     # methods that subclasses of Lightning's class override and call
 
@@ -140,7 +132,7 @@ class LearningRateMonitor(Callback):
 
     def _get_optimizer_stats(self, optimizer: Any, names: list[str]) -> dict[str, float]:
         numbers: dict[str, float] = {}
-        for group, name in zip(_groups(optimizer), names, strict=True):
+        for group, name in zip(optimizer.param_groups, names, strict=True):
             numbers |= self._extract_lr(group, name)
             numbers |= self._extract_momentum(group, f"{name}-momentum", "betas" in group)
             numbers |= self._extract_weight_decay(group, f"{name}-weight_decay")
@@ -149,7 +141,7 @@ class LearningRateMonitor(Callback):
     def _extract_lr(self, param_group: dict[str, Any], name: str) -> dict[str, float]:
         """Return the rate. Waits for the device of one that is a tensor."""
         rate = float(param_group["lr"]) if "lr" in param_group else math.nan
-        single = name.removesuffix(f"/{_group_name({}, 1)}")
+        single = name.removesuffix("/pg1")
         if single != name and name not in self.lrs and single in self.lrs:
             self.lrs[name] = self.lrs.pop(single)  # the only group has got company
         rates = self.lrs.setdefault(name, [])
@@ -176,13 +168,11 @@ class LearningRateMonitor(Callback):
         The interval is None where values are logged both by epochs and by steps.
         """
         for optimizer in trainer.optimizers:
-            groups = _groups(optimizer)
             configs = [
                 config
                 for config in trainer.lr_scheduler_configs
-                if getattr(getattr(config.scheduler, "optimizer", None), "param_groups", None) is groups
+                if getattr(getattr(config.scheduler, "optimizer", None), "param_groups", None) is optimizer.param_groups
             ]
-            named: list[tuple[str, str | None]]
             named = [(config.name, config.interval) for config in configs if config.name is not None]
             if not named:
                 intervals = {config.interval for config in configs}
@@ -192,24 +182,14 @@ class LearningRateMonitor(Callback):
                 yield optimizer, name, self.logging_interval or interval
 
 
-def _groups(optimizer: Any) -> list[dict[str, Any]]:
-    groups: list[dict[str, Any]] = optimizer.param_groups
-    return groups
-
-
-def _named_groups(optimizer: Any, name: str, taken: set[str]) -> Iterable[tuple[dict[str, Any], str]]:
-    """Return each group with a unique name."""
-    groups = _groups(optimizer)
+def _group_names(groups: list[dict[str, Any]], name: str, taken: set[str]) -> list[str]:
+    """Return a unique name for each group."""
     name = _unique_name(name, taken)
     if len(groups) == 1 and groups[0].get("name") is None:
-        return [(groups[0], name)]
+        return [name]
     own: set[str] = set()
-    suffixes = [_group_name(group, number) for number, group in enumerate(groups, 1)]
-    return [(group, f"{name}/{_unique_name(suffix, own)}") for group, suffix in zip(groups, suffixes, strict=True)]
-
-
-def _group_name(group: dict[str, Any], number: int) -> str:
-    return str(group.get("name") or f"pg{number}")
+    suffixes = [str(group.get("name") or f"pg{number}") for number, group in enumerate(groups, 1)]
+    return [f"{name}/{_unique_name(suffix, own)}" for suffix in suffixes]
 
 
 def _unique_name(name: str, taken: set[str]) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
+from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 def check_has_logger(trainer: TrainerProtocol, where: object) -> None:

@@ -1,21 +1,17 @@
 """Base class of callbacks that check losses and gradient norms."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
+import attrs
 import torch
 from torch import Tensor
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.hooks_core import Callback, Receiver
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 Action = Literal["raise", "stop", "skip", "warn"]
 """Reaction to a bad loss."""
@@ -49,15 +45,16 @@ class Capture(Protocol):
         """End with training."""
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class LossWatch(Callback):
     """Checks the losses of training batches, on all ranks alike; subclasses define which are bad.
+
+    A subclass may set `_checks_loss`, and `_checks_gradients` to check the norm of each update's gradients too.
 
     Args:
         action: Reaction to a bad loss: "raise" raises the error that `find_fault` returned; "stop" sets
             `trainer.should_stop`; "warn" warns, once for consecutive bad losses; "skip" does so and skips the update.
         check_every_n_batches: Batches between two checks; None: 1 with one process on the CPU, else 50.
-        checks_loss: Whether losses are checked.
-        checks_gradients: Whether the norm of each update's gradients is checked too.
         capture: Keeps bad updates; None keeps none. With it, each update is checked before it is made, as with "skip",
             or after its batch, as the capture needs it.
 
@@ -65,61 +62,51 @@ class LossWatch(Callback):
         InvalidArgumentError: If an argument is out of range.
     """
 
-    def __init__(
-        self,
-        action: Action,
-        check_every_n_batches: int | None,
-        *,
-        checks_loss: bool = True,
-        checks_gradients: bool = False,
-        capture: Capture | None = None,
-    ) -> None:
-        where = type(self).__name__
-        check_one_of(where, get_args(Action), action=action)
-        self._is_before_update = action == "skip"
-        if (self._is_before_update or capture is not None) and check_every_n_batches is not None:
+    action: Action = attrs.field(default="raise", kw_only=True)
+    check_every_n_batches: int | None = attrs.field(default=None, kw_only=True)
+    _capture: Capture | None = attrs.field(default=None, kw_only=True)
+    _checks_loss: bool = attrs.field(default=True, init=False)
+    _checks_gradients: bool = attrs.field(default=False, init=False)
+    _every: int = attrs.field(default=1, init=False)
+    _reads_at_once: bool = attrs.field(default=False, init=False)
+    _waiting: list["_Batch"] = attrs.field(factory=list, init=False)
+    _zero: Tensor = attrs.field(factory=lambda: torch.zeros(()), init=False)  # of dtype and device of waiting values
+    _norm: Tensor | None = attrs.field(default=None, init=False)  # of the current batch's update
+    _update_loss: Tensor | None = attrs.field(default=None, init=False)  # sum over the accumulation window so far
+    _batch_idx: int = attrs.field(default=0, init=False)
+    _was_bad: bool = attrs.field(default=False, init=False)
+    _has_checked_any: bool = attrs.field(default=False, init=False)
+    _has_warned: bool = attrs.field(default=False, init=False)
+    _is_before_update: bool = attrs.field(default=False, init=False)
+    _is_scaled: bool = attrs.field(default=False, init=False)
+    _trainer: TrainerProtocol | None = attrs.field(default=None, init=False)  # while it trains
+
+    def __attrs_post_init__(self) -> None:
+        capture, every = self._capture, self.check_every_n_batches
+        check_one_of(self, get_args(Action), action=self.action)
+        self.only_observes = self.action != "skip"
+        checks_each_update = self.action == "skip" or capture is not None
+        if checks_each_update and every is not None:
             rule = 'None with action="skip" or `capture`, which check each update'
-            raise InvalidArgumentError("check_every_n_batches", rule, check_every_n_batches, where, "Leave it out.")
+            raise InvalidArgumentError("check_every_n_batches", rule, every, self, "Leave it out.")
         advice = "Pass 1 to check after each batch."
-        check_number(where, advice, least=1, or_none=True, check_every_n_batches=check_every_n_batches)
-        self.action = action
-        self.only_observes = action != "skip"
-        self.check_every_n_batches = check_every_n_batches
-        self._checks_loss = checks_loss
-        self._checks_gradients = checks_gradients
-        self._waiting: LossWindow | None = None
-        self._norm: Tensor | None = None  # of the current batch's update
-        self._update_loss: Tensor | None = None  # sum over the accumulation window so far
-        self._batch_idx = 0
-        self._was_bad = self._has_checked_any = self._has_warned = False
-        self._is_scaled = False
-        self._trainer: TrainerProtocol | None = None  # while it trains
+        check_number(self, advice, least=1, or_none=True, check_every_n_batches=every)
         # Hooks that only some arguments need are set on the instance, so that they cost nothing otherwise.
-        self._capture = capture
         if capture is not None:
             if not hasattr(capture, "wrap_call"):
                 rule = "an object that keeps steps, such as camshaft.forensics.StepCapture"
-                raise InvalidArgumentError("capture", rule, capture, where, "Pass `StepCapture(folder)`.")
+                raise InvalidArgumentError("capture", rule, capture, self, "Pass `StepCapture(folder)`.")
             vars(self)["wrap_call"] = capture.wrap_call
-        if self._is_before_update or capture is not None:
+        if checks_each_update:
             vars(self)["on_train_batch_start"] = self._note_batch
             vars(self)["on_before_backward"] = self._add_loss
             vars(self)["on_before_optimizer_step"] = self._before_update
-        elif checks_gradients:
+        elif self._checks_gradients:
             vars(self)["on_before_optimizer_step"] = self._add_norm
 
-    def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> Exception | None:
+    def find_fault(self, batch: "BatchValues", trainer: TrainerProtocol) -> Exception | None:
         """Return the error of a bad batch, or None. Called for batches in order, on all ranks."""
         raise NotImplementedError
-
-    def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
-        """Return whether `find_fault` can be skipped, a shortcut for checks of one batch at a time.
-
-        Args:
-            loss: The loss of a batch, if it has one.
-            gradient_norm: The norm of its gradients.
-        """
-        return False
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start checking. Raises `InvalidArgumentError` if these optimizers do not allow action "skip"."""
@@ -132,13 +119,13 @@ class LossWatch(Callback):
         if self._is_before_update:
             # a scaler of losses skips updates whose gradients overflow by itself
             self._is_scaled = hasattr(type(getattr(trainer.strategy, "precision", None)), "scale")
-        every = 1 if self._capture is not None else self.check_every_n_batches
-        if every is None:
-            strategy = trainer.strategy
-            every = 1 if strategy.world_size == 1 and strategy.device.type == "cpu" else 50
-        # values that are read at once need no window
-        reads_at_once = every == 1 and trainer.strategy.world_size == 1
-        self._waiting = None if reads_at_once else LossWindow(every, trainer.strategy.device)
+        strategy = trainer.strategy
+        is_free = self._capture is not None or (strategy.world_size == 1 and strategy.device.type == "cpu")
+        self._every = self.check_every_n_batches or (1 if is_free else 50)
+        self._reads_at_once = self._every == 1 and strategy.world_size == 1
+        # double precision holds any dtype's values exactly; mps has none
+        dtype = torch.float32 if strategy.device.type == "mps" else torch.float64
+        self._zero = torch.zeros((), dtype=dtype, device=strategy.device)
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -147,23 +134,20 @@ class LossWatch(Callback):
         if self._is_before_update:
             return
         loss = _loss_in(outputs, type(self).__name__) if self._checks_loss else None
-        norm = self._norm
-        if norm is not None:
-            self._norm = None
-            if trainer.strategy.has_skipped_step:
-                norm = None  # scaled gradients overflowed, which the scaler handles
+        norm, self._norm = self._norm, None
+        if norm is not None and trainer.strategy.has_skipped_step:
+            norm = None  # scaled gradients overflowed, which the scaler handles
         if loss is not None or norm is not None:
             self._has_checked_any = True
-        waiting = self._waiting
-        if waiting is None:
-            loss_now, norm_now = None if loss is None else loss.item(), 0.0 if norm is None else norm.item()
-            if self.is_fine(loss_now, norm_now):
-                self._was_bad = False
-            else:
-                self._judge(BatchValues(trainer.current_epoch, batch_idx, loss_now, norm_now), trainer)
+        if self._reads_at_once:
+            number = None if loss is None else loss.item()
+            batch_values = BatchValues(trainer.current_epoch, batch_idx, number, 0.0 if norm is None else norm.item())
+            self._judge(batch_values, trainer)
             return
-        waiting.add(trainer.current_epoch, batch_idx, loss, norm)
-        if waiting.is_full:
+        # copied, since a captured graph may overwrite them; without values, since other ranks may have some
+        loss, norm = (None if one is None else one.detach().to(self._zero, copy=True) for one in (loss, norm))
+        self._waiting.append((trainer.current_epoch, batch_idx, loss, norm))
+        if len(self._waiting) == self._every:
             self._check(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -180,9 +164,8 @@ class LossWatch(Callback):
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Drop batches that are not checked any more, as after an error."""
-        self._trainer = None
-        self._waiting = None
-        self._norm = self._update_loss = None
+        self._waiting = []
+        self._trainer = self._norm = self._update_loss = None
         if self._capture is not None:
             self._capture.stop()
 
@@ -201,11 +184,27 @@ class LossWatch(Callback):
         self._update_loss = None if update_loss is None else update_loss.clone()
 
     def _check(self, trainer: TrainerProtocol) -> None:
-        for batch in self._waiting.take(trainer) if self._waiting is not None else ():
+        waiting, self._waiting = self._waiting, []
+        for batch in self._read(waiting, trainer):
             if self._judge(batch, trainer) and self.action == "stop":
                 return  # what follows comes from the same weights
 
-    def _judge(self, batch: BatchValues, trainer: TrainerProtocol) -> bool:
+    def _read(self, batches: list["_Batch"], trainer: TrainerProtocol) -> list["BatchValues"]:
+        """Return the values of batches. Waits for the device. Collective unless there are none."""
+        if not batches:
+            return []
+        zero = self._zero
+        rows = [[zero if one is None else one.detach().to(zero) for one in batch[2:]] for batch in batches]
+        has_loss = zero.new_tensor([loss is not None for _, _, loss, _ in batches])
+        values = torch.stack([*(torch.stack(column) for column in zip(*rows, strict=True)), has_loss])
+        if trainer.strategy.world_size > 1:
+            values = trainer.strategy.reduce(values, "mean")
+        return [
+            BatchValues(epoch, batch_idx, loss / share if share else None, norm)
+            for (epoch, batch_idx, _, _), loss, norm, share in zip(batches, *values.tolist(), strict=True)
+        ]
+
+    def _judge(self, batch: "BatchValues", trainer: TrainerProtocol) -> bool:
         fault = self.find_fault(batch, trainer)
         if fault is None:
             self._was_bad = False
@@ -256,24 +255,23 @@ class LossWatch(Callback):
         """Check an update; with "skip", skip it if it is bad. Waits for the device. Collective."""
         loss, self._update_loss = self._update_loss, None
         norm = gradient_norm(optimizer) if self._checks_gradients and not self._is_scaled else None
-        window = LossWindow(1, trainer.strategy.device)
-        window.add(trainer.current_epoch, self._batch_idx, loss if self._checks_loss else None, norm)
         self._has_checked_any = True
-        for update in window.take(trainer):
+        batch = trainer.current_epoch, self._batch_idx, loss if self._checks_loss else None, norm
+        for update in self._read([batch], trainer):
             if self._judge(update, trainer) and self.action == "skip":
                 skip_update(optimizer)
         if self._capture is not None:
             self._capture.end_update()
 
     def _check_can_skip(self, trainer: TrainerProtocol) -> None:
-        where, action = type(self).__name__, 'Choose an action other than "skip".'
+        action = 'Choose an action other than "skip".'
         if len(trainer.optimizers) > 1:
             rule = 'one with action="skip", so that each loss belongs to one update'
-            raise InvalidArgumentError("number of optimizers", rule, len(trainer.optimizers), where, action)
+            raise InvalidArgumentError("number of optimizers", rule, len(trainer.optimizers), self, action)
         for optimizer in trainer.optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
                 rule = 'one that does not evaluate the loss itself, with action="skip"'
-                raise InvalidArgumentError("optimizer", rule, type(optimizer).__name__, where, action)
+                raise InvalidArgumentError("optimizer", rule, type(optimizer).__name__, self, action)
 
 
 def skip_update(optimizer: Any) -> None:
@@ -336,62 +334,5 @@ class BatchValues(NamedTuple):
     gradient_norm: float
 
 
-class LossWindow:
-    """Buffer for the values of batches on their device.
-
-    Args:
-        size: Largest number of batches.
-        device: The device.
-    """
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        # double precision holds any dtype's values exactly; mps has none
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._size = size
-        self._values = torch.zeros(2, size, dtype=dtype, device=device)
-        self._losses, self._norms = (list(row.unbind()) for row in self._values)
-        self._batches: list[tuple[int, int]] = []
-        self._has_loss: list[bool] = []
-
-    @property
-    def is_full(self) -> bool:
-        """True if it holds `size` batches."""
-        return len(self._batches) == self._size
-
-    def add(self, epoch: int, batch_idx: int, loss: Tensor | None, gradient_norm: Tensor | None = None) -> None:
-        """Add a batch's scalars. They are copied, since a captured graph may overwrite them.
-
-        A batch without any is added as well, since other ranks may have some.
-
-        Args:
-            epoch: Zero-based epoch.
-            batch_idx: Zero-based index of the batch in it.
-            loss: Its loss, if it has one.
-            gradient_norm: The 2-norm of the gradients of its update, if there was one.
-        """
-        idx = len(self._batches)
-        if loss is not None:
-            self._losses[idx].copy_(loss.detach())
-        if gradient_norm is not None:
-            self._norms[idx].copy_(gradient_norm)
-        self._batches.append((epoch, batch_idx))
-        self._has_loss.append(loss is not None)
-
-    def take(self, trainer: TrainerProtocol) -> list[BatchValues]:
-        """Return and remove the batches, in order. Waits for the device. Collective unless empty."""
-        batches, has_loss = self._batches, self._has_loss
-        if not batches:
-            return []
-        self._batches, self._has_loss = [], []
-        if trainer.strategy.world_size > 1:
-            shares = torch.tensor(has_loss, dtype=self._values.dtype, device=self._values.device)
-            mine = torch.cat([self._values[:, : len(batches)], shares[None]])
-            losses, norms, weights = trainer.strategy.reduce(mine, "mean").tolist()
-        else:
-            losses, norms = self._values[:, : len(batches)].tolist()
-            weights = has_loss
-        self._values.zero_()
-        return [
-            BatchValues(*batch, loss / weight if weight else None, norm)
-            for batch, loss, norm, weight in zip(batches, losses, norms, weights, strict=True)
-        ]
+_Batch = tuple[int, int, Tensor | None, Tensor | None]
+"""Epoch, index, loss and norm of a batch whose values have not been read."""

@@ -1,16 +1,13 @@
 """Callback that detects losses and gradients that are NaN or infinite."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import attrs
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, Capture, LossWatch
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
+from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
+from camshaft.hooks_core.protocols import TrainerProtocol
 
 _ADVICE = (
     "Look at this batch, and find the operation with `Trainer(detect_anomaly=True)`. A lower learning rate or "
@@ -38,6 +35,7 @@ class NonFiniteError(FloatingPointError):
         return type(self), (self.what, self.epoch, self.batch_idx, self.value)
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class NonFiniteGuard(LossWatch):
     """Detects losses, and optionally gradients, that are NaN or infinite on any rank.
 
@@ -71,26 +69,17 @@ class NonFiniteGuard(LossWatch):
         NonFiniteError: If something is not finite and the action is "raise".
     """
 
-    def __init__(
-        self,
-        action: Action = "raise",
-        check_loss: bool = True,
-        check_gradients: bool = False,
-        check_every_n_batches: int | None = None,
-        *,
-        capture: Capture | None = None,
-    ) -> None:
-        if not check_loss and not check_gradients:
+    action: Action = "raise"
+    _checks_loss: bool = attrs.field(default=True, alias="check_loss")
+    _checks_gradients: bool = attrs.field(default=False, alias="check_gradients")
+    check_every_n_batches: int | None = None
+    num_bad: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not self._checks_loss and not self._checks_gradients:
             rule, advice = "True if `check_loss` is False", "Choose one of them, or both."
-            raise InvalidArgumentError("check_gradients", rule, check_gradients, type(self).__name__, advice)
-        super().__init__(
-            action,
-            check_every_n_batches,
-            checks_loss=check_loss,
-            checks_gradients=check_gradients,
-            capture=capture,
-        )
-        self.num_bad = 0
+            raise InvalidArgumentError("check_gradients", rule, False, self, advice)
+        super().__attrs_post_init__()
 
     @property
     def state_key(self) -> str:
@@ -108,19 +97,12 @@ class NonFiniteGuard(LossWatch):
         super().load_state_dict(state_dict)
         self.num_bad = state_dict["num_bad"]
 
-    def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
-        """Return whether both are finite.
-
-        Args:
-            loss: The loss of a batch, if it has one.
-            gradient_norm: The norm of its gradients.
-        """
-        return math.isfinite(gradient_norm) and (loss is None or math.isfinite(loss))
-
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> NonFiniteError | None:
         """Return an error if either value is not finite."""
-        for what, value in (("loss", batch.loss), ("gradient norm", batch.gradient_norm)):
-            if value is not None and not math.isfinite(value):
-                self.num_bad += 1
-                return NonFiniteError(what, batch.epoch, batch.batch_idx, value)
-        return None
+        epoch, batch_idx, loss, norm = batch
+        is_loss_bad = loss is not None and not math.isfinite(loss)
+        if not is_loss_bad and math.isfinite(norm):
+            return None
+        self.num_bad += 1
+        what, value = ("loss", loss) if is_loss_bad else ("gradient norm", norm)
+        return NonFiniteError(what, epoch, batch_idx, value)

@@ -1,21 +1,19 @@
 """Callback that detects spikes of the loss."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import attrs
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
-from camshaft.callbacks.monitoring import check_mode, is_better
-from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, Capture, LossWatch
+from camshaft.callbacks.monitoring import Mode, check_mode, is_better
+from camshaft.callbacks.monitors.loss_watch import BatchValues, LossWatch
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.remote_files import join, replace_file
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 class TrainingSpikeException(RuntimeError):
@@ -41,6 +39,7 @@ class TrainingSpikeException(RuntimeError):
 _OWN_RULES = "Pass `mode`, `atol`, `rtol` and `window`, or override `find_fault`."
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class SpikeDetection(LossWatch):
     """Detects losses far above (or below) the mean of those before.
 
@@ -83,49 +82,32 @@ class SpikeDetection(LossWatch):
         TrainingSpikeException: If there is a spike and the action is "raise".
     """
 
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_is_spike": _OWN_RULES,
-        "_check_atol": _OWN_RULES,
-        "_check_rtol": _OWN_RULES,
-        "_is_better": _OWN_RULES,
-        "_update_stats": _OWN_RULES,
-        "_handle_spike": _OWN_RULES,
-    }
+    _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("_is_spike", "_check_atol", "_check_rtol", "_is_better", "_update_stats", "_handle_spike"), _OWN_RULES
+    )
+    mode: Mode = "min"
+    window: int = 10
+    warmup: int = 1
+    atol: float | None = None
+    rtol: float | None = 2.0
+    exclude_batches_path: str | os.PathLike[str] | None = None
+    finite_only: bool = True
+    bad_batches: list[tuple[int, int]] = attrs.field(factory=list, init=False)
+    _good: deque[float] = attrs.field(factory=deque, init=False)
+    _num_seen: int = attrs.field(default=0, init=False)
+    _previous: tuple[int, int] | None = attrs.field(default=None, init=False)
 
-    def __init__(
-        self,
-        mode: str = "min",
-        window: int = 10,
-        warmup: int = 1,
-        atol: float | None = None,
-        rtol: float | None = 2.0,
-        exclude_batches_path: str | os.PathLike[str] | None = None,
-        finite_only: bool = True,
-        *,
-        action: Action = "raise",
-        check_every_n_batches: int | None = None,
-        capture: Capture | None = None,
-    ) -> None:
-        where = type(self).__name__
-        check_number(where, least=1, window=window, warmup=warmup)
-        check_number(where, "Pass its absolute value.", least=0, or_none=True, atol=atol, rtol=rtol)
-        if atol is None and rtol is None:
+    def __attrs_post_init__(self) -> None:
+        check_number(self, least=1, window=self.window, warmup=self.warmup)
+        check_number(self, "Pass its absolute value.", least=0, or_none=True, atol=self.atol, rtol=self.rtol)
+        if self.atol is None and self.rtol is None:
             rule = "given if `atol` is not, since any worse loss would be a spike"
-            raise InvalidArgumentError("rtol", rule, rtol, where, "Pass one of them.")
-        super().__init__(action, check_every_n_batches, capture=capture)
-        self.mode = check_mode(mode, where)
-        self.window = window
-        self.warmup = warmup
-        self.atol = atol
-        self.rtol = rtol
-        self.exclude_batches_path = exclude_batches_path and usable_path(
-            "exclude_batches_path", exclude_batches_path, where
-        )
-        self.finite_only = finite_only
-        self.bad_batches: list[tuple[int, int]] = []
-        self._good: deque[float] = deque(maxlen=window)
-        self._num_seen = 0
-        self._previous: tuple[int, int] | None = None
+            raise InvalidArgumentError("rtol", rule, None, self, "Pass one of them.")
+        super().__attrs_post_init__()
+        check_mode(self.mode, self)
+        if self.exclude_batches_path:
+            self.exclude_batches_path = usable_path("exclude_batches_path", self.exclude_batches_path, self)
+        self._good = deque(maxlen=self.window)
 
     @property
     def state_key(self) -> str:
@@ -188,7 +170,7 @@ class SpikeDetection(LossWatch):
     def _write_bad_batches(self, trainer: TrainerProtocol) -> None:
         if not trainer.is_global_zero or getattr(trainer, "is_replaying", False):
             return
-        path = self.exclude_batches_path or trainer.log_dir or trainer.default_root_dir
+        path = os.fspath(self.exclude_batches_path or trainer.log_dir or trainer.default_root_dir)
         if os.path.splitext(path)[1] != ".json":
             path = join(path, "skip_batches.json")
         rows = [{"epoch": epoch, "batch_idx": batch_idx} for epoch, batch_idx in self.bad_batches]

@@ -1,12 +1,11 @@
 """Throughput, floating-point operations of a model, and peak rates of devices."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import attrs
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +22,7 @@ class _Totals(NamedTuple):
     flops: float | None
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class Throughput:
     """Rates over a rolling window, computed from measured totals.
 
@@ -48,24 +48,18 @@ class Throughput:
         InvalidArgumentError: If an argument is out of range.
     """
 
-    def __init__(
-        self,
-        available_flops: float | None = None,
-        world_size: int = 1,
-        window_size: int = 100,
-        separator: str = "/",
-        num_data_ranks: int | None = None,
-    ) -> None:
-        check_number(self, least=1, world_size=world_size, window_size=window_size)
-        action = "Pass None for all ranks."
-        check_number(self, action, least=1, most=world_size, or_none=True, num_data_ranks=num_data_ranks)
-        check_number(self, "Pass None.", above=0, or_none=True, available_flops=available_flops)
-        self.available_flops = available_flops
-        self.world_size = world_size
-        self.window_size = window_size
-        self.separator = separator
-        self.num_data_ranks = world_size if num_data_ranks is None else num_data_ranks
-        self._window: deque[_Totals] = deque()
+    available_flops: float | None = None
+    world_size: int = 1
+    window_size: int = 100
+    separator: str = "/"
+    num_data_ranks: int | None = None
+    _window: deque[_Totals] = attrs.field(factory=deque, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        world_size, action = self.world_size, "Pass None for all ranks."
+        check_number(self, least=1, world_size=world_size, window_size=self.window_size)
+        check_number(self, action, least=1, most=world_size, or_none=True, num_data_ranks=self.num_data_ranks)
+        check_number(self, "Pass None.", above=0, or_none=True, available_flops=self.available_flops)
 
     def update(
         self, *, time: float, batches: int, samples: int, lengths: int | None = None, flops: float | None = None
@@ -101,9 +95,7 @@ class Throughput:
         if not self._window:
             return {}
         first, last = self._window[0], self._window[-1]
-        metrics: dict[str, float] = {"time": last.time, "batches": last.batches, "samples": last.samples}
-        if last.lengths is not None:
-            metrics["lengths"] = last.lengths
+        metrics = {name: total for name, total in last._asdict().items() if name != "flops" and total is not None}
         if len(self._window) == 1:
             return metrics
         seconds = last.time - first.time
@@ -123,7 +115,7 @@ class Throughput:
 
     def _add(self, metrics: dict[str, float], name: str, of_replica: float) -> float:
         """Add a rate of the device and, with several ranks, of all. Return that of the device."""
-        of_all = of_replica * self.num_data_ranks
+        of_all = of_replica * (self.num_data_ranks or self.world_size)
         of_device = of_all / self.world_size
         metrics[f"device{self.separator}{name}"] = of_device
         if self.world_size > 1:
@@ -190,57 +182,60 @@ ComputeFormat = torch.dtype | Literal["tf32"]
 
 FORMATS: tuple[ComputeFormat, ...] = (torch.float64, torch.float32, "tf32", torch.float16, torch.bfloat16)
 
-# Teraflops in each of these formats, by data sheet and by a regular expression for torch's name of a GPU: of dense
-# matrix products (no structured sparsity, so that some values are half of the sheet's) on tensor or matrix cores if
-# there are any for the format, accumulated in float32. float64 and float32 are those of the vector units on NVIDIA's
-# GPUs, since torch's default does not use tensor cores for float32. The first matching pattern counts.
-PEAK_TERAFLOPS: dict[str, dict[str, tuple[float | None, ...]]] = {
-    "NVIDIA HGX B200 data sheet (nvidia.com/en-us/data-center/hgx/), an eighth of the board's": {
-        r"\bB200\b": (37, 75, 1125, 2250, 2250)
-    },
-    "NVIDIA GH200 Grace Hopper Superchip data sheet": {r"\bGH200\b": (34, 67, 494.5, 989.5, 989.5)},
-    "NVIDIA H200 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/h200/)": {
-        r"\bH200 NVL\b": (30, 60, 417.5, 835.5, 835.5),
-        r"\bH200\b": (34, 67, 494.5, 989.5, 989.5),
-    },
-    "NVIDIA H100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/h100/)": {
-        r"\bH100 NVL\b": (30, 60, 417.5, 835.5, 835.5),
-        r"\bH100 PCIe\b": (26, 51, 378, 756.5, 756.5),
-        r"\bH100\b.*\bHBM3\b|\bH100 SXM": (34, 67, 494.5, 989.5, 989.5),
-    },
-    "NVIDIA A100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/a100/)": {
-        r"\bA100\b": (9.7, 19.5, 156, 312, 312)
-    },
-    "NVIDIA A30 data sheet": {r"\bA30\b": (5.2, 10.3, 82, 165, 165)},
-    "NVIDIA A40 data sheet": {r"\bA40\b": (None, 37.4, 74.8, 149.7, 149.7)},
-    "NVIDIA A10G data sheet for Amazon EC2 G5 instances": {r"\bA10G\b": (None, 31.5, 35, 70, 70)},
-    "NVIDIA A10 data sheet": {r"\bA10\b": (None, 31.2, 62.5, 125, 125)},
-    "NVIDIA L40S GPU data sheet (nvidia.com/en-us/data-center/l40s/)": {r"\bL40S\b": (None, 91.6, 183, 362.05, 362.05)},
-    "NVIDIA L40 GPU data sheet (nvidia.com/en-us/data-center/l40/)": {r"\bL40\b": (None, 90.5, 90.5, 181.05, 181.05)},
-    "NVIDIA L4 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/l4/)": {r"\bL4\b": (None, 30.3, 60, 121, 121)},
-    "NVIDIA T4 data sheet": {r"\bT4\b": (None, 8.1, None, 65, None)},
-    "NVIDIA V100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/v100/)": {
-        r"\bV100S\b": (8.2, 16.4, None, 130, None),
-        r"\bV100-SXM": (7.8, 15.7, None, 125, None),
-        r"\bV100-PCIE\b": (7, 14, None, 112, None),
-    },
-    "NVIDIA Ada GPU architecture white paper, appendix A": {
-        r"\bRTX 6000 Ada\b": (None, 91.1, 182.1, 364.2, 364.2),
-        r"\bGeForce RTX 4090$": (None, 82.6, 82.6, 165.2, 165.2),
-        r"\bGeForce RTX 4080$": (None, 48.7, 48.7, 97.5, 97.5),
-    },
-    "NVIDIA Ampere GA102 GPU architecture white paper": {
-        r"\bRTX A6000\b": (None, 38.7, 77.4, 154.8, 154.8),
-        r"\bGeForce RTX 3090$": (None, 35.6, 35.6, 71, 71),
-        r"\bGeForce RTX 3080$": (None, 29.8, 29.8, 59.5, 59.5),
-    },
-    "AMD Instinct accelerator data sheet (amd.com/en/products/accelerators/instinct.html)": {
-        r"\bMI325X\b": (163.4, 163.4, 653.7, 1307.4, 1307.4),
-        r"\bMI300X\b": (163.4, 163.4, 653.7, 1307.4, 1307.4),
-        # torch sees each of the two dies as a device of its own
-        r"\bMI250X\b": (47.85, 47.85, None, 191.5, 191.5),
-    },
+PEAK_TERAFLOPS: dict[str, tuple[float | None, ...]] = {
+    # NVIDIA HGX B200 data sheet (nvidia.com/en-us/data-center/hgx/), an eighth of the board's
+    r"\bB200\b": (37, 75, 1125, 2250, 2250),
+    # NVIDIA GH200 Grace Hopper Superchip data sheet
+    r"\bGH200\b": (34, 67, 494.5, 989.5, 989.5),
+    # NVIDIA H200 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/h200/)
+    r"\bH200 NVL\b": (30, 60, 417.5, 835.5, 835.5),
+    r"\bH200\b": (34, 67, 494.5, 989.5, 989.5),
+    # NVIDIA H100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/h100/)
+    r"\bH100 NVL\b": (30, 60, 417.5, 835.5, 835.5),
+    r"\bH100 PCIe\b": (26, 51, 378, 756.5, 756.5),
+    r"\bH100\b.*\bHBM3\b|\bH100 SXM": (34, 67, 494.5, 989.5, 989.5),
+    # NVIDIA A100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/a100/)
+    r"\bA100\b": (9.7, 19.5, 156, 312, 312),
+    # NVIDIA A30 data sheet
+    r"\bA30\b": (5.2, 10.3, 82, 165, 165),
+    # NVIDIA A40 data sheet
+    r"\bA40\b": (None, 37.4, 74.8, 149.7, 149.7),
+    # NVIDIA A10G data sheet for Amazon EC2 G5 instances
+    r"\bA10G\b": (None, 31.5, 35, 70, 70),
+    # NVIDIA A10 data sheet
+    r"\bA10\b": (None, 31.2, 62.5, 125, 125),
+    # NVIDIA L40S GPU data sheet (nvidia.com/en-us/data-center/l40s/)
+    r"\bL40S\b": (None, 91.6, 183, 362.05, 362.05),
+    # NVIDIA L40 GPU data sheet (nvidia.com/en-us/data-center/l40/)
+    r"\bL40\b": (None, 90.5, 90.5, 181.05, 181.05),
+    # NVIDIA L4 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/l4/)
+    r"\bL4\b": (None, 30.3, 60, 121, 121),
+    # NVIDIA T4 data sheet
+    r"\bT4\b": (None, 8.1, None, 65, None),
+    # NVIDIA V100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/v100/)
+    r"\bV100S\b": (8.2, 16.4, None, 130, None),
+    r"\bV100-SXM": (7.8, 15.7, None, 125, None),
+    r"\bV100-PCIE\b": (7, 14, None, 112, None),
+    # NVIDIA Ada GPU architecture white paper, appendix A
+    r"\bRTX 6000 Ada\b": (None, 91.1, 182.1, 364.2, 364.2),
+    r"\bGeForce RTX 4090$": (None, 82.6, 82.6, 165.2, 165.2),
+    r"\bGeForce RTX 4080$": (None, 48.7, 48.7, 97.5, 97.5),
+    # NVIDIA Ampere GA102 GPU architecture white paper
+    r"\bRTX A6000\b": (None, 38.7, 77.4, 154.8, 154.8),
+    r"\bGeForce RTX 3090$": (None, 35.6, 35.6, 71, 71),
+    r"\bGeForce RTX 3080$": (None, 29.8, 29.8, 59.5, 59.5),
+    # AMD Instinct accelerator data sheet (amd.com/en/products/accelerators/instinct.html); torch sees each of the two
+    # dies of an MI250X as a device of its own
+    r"\bMI325X\b": (163.4, 163.4, 653.7, 1307.4, 1307.4),
+    r"\bMI300X\b": (163.4, 163.4, 653.7, 1307.4, 1307.4),
+    r"\bMI250X\b": (47.85, 47.85, None, 191.5, 191.5),
 }
+"""Teraflops in each of `FORMATS`, by a regular expression for torch's name of a GPU; the first that matches counts.
+
+They are those of dense matrix products (no structured sparsity, so that some values are half of the data sheet's) on
+tensor or matrix cores if there are any for the format, accumulated in float32. float64 and float32 are those of the
+vector units on NVIDIA's GPUs, since torch's default does not use tensor cores for float32.
+"""
 
 
 def peak_flops(device_name: str, compute_format: ComputeFormat) -> float | None:
@@ -255,8 +250,7 @@ def peak_flops(device_name: str, compute_format: ComputeFormat) -> float | None:
     """
     if re.search(r"\bMIG\b", device_name):
         return None
-    of_gpus = (one for sheet in PEAK_TERAFLOPS.values() for one in sheet.items())
-    teraflops = next((numbers for pattern, numbers in of_gpus if re.search(pattern, device_name)), ())
+    teraflops = next((each for pattern, each in PEAK_TERAFLOPS.items() if re.search(pattern, device_name)), ())
     found = dict(zip(FORMATS, teraflops, strict=False)).get(compute_format)
     return None if found is None else found * 1e12
 
@@ -268,14 +262,12 @@ def get_available_flops(device: torch.device, dtype: torch.dtype) -> float | Non
         dtype: Dtype of matrix products. For float32 the value is that of TensorFloat-32 if torch is set to use it.
 
     Returns:
-        The value of the vendor's data sheet; None for a CPU, and if `PEAK_FLOPS` does not contain the GPU.
+        The value of the vendor's data sheet; None for a CPU, and if `PEAK_TERAFLOPS` does not contain the GPU.
     """
     if device.type != "cuda":
         return None
-    compute_format: ComputeFormat = dtype
-    if dtype == torch.float32 and multiplies_in_tf32():
-        compute_format = "tf32"
-    return peak_flops(torch.cuda.get_device_name(device), compute_format)
+    in_tf32 = dtype == torch.float32 and multiplies_in_tf32()
+    return peak_flops(torch.cuda.get_device_name(device), "tf32" if in_tf32 else dtype)
 
 
 def multiplies_in_tf32() -> bool:

@@ -1,24 +1,22 @@
 """Callback that logs throughput."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import attrs
 import torch
 
 from camshaft.callbacks.arguments import STAGES, InvalidArgumentError
 from camshaft.callbacks.monitors.logging_schedule import log_to_all
 from camshaft.callbacks.monitors.throughput import Throughput, get_available_flops
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
 
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
-
+@attrs.define(slots=False, eq=False, repr=False)
 class ThroughputMonitor(Callback):
     """Logs the rates and totals of `Throughput` for each stage, under the stage's name and the separator.
 
@@ -53,44 +51,32 @@ class ThroughputMonitor(Callback):
 
     only_observes = True
 
-    def __init__(
-        self,
-        batch_size_fn: Callable[[Any], int],
-        length_fn: Callable[[Any], int] | None = None,
-        *,
-        window_size: int = 100,
-        flops_per_batch: float | Mapping[str, float] | None = None,
-        available_flops: float | None = None,
-        dtype: torch.dtype | None = None,
-        separator: str = "/",
-    ) -> None:
-        super().__init__()
-        if isinstance(flops_per_batch, Mapping):
-            for stage in flops_per_batch:
-                if stage not in STAGES:
-                    rule, where = f"numbers by stage ({', '.join(STAGES)})", type(self).__name__
-                    raise InvalidArgumentError("flops_per_batch", rule, stage, where, "Name one of these.")
-        self.batch_size_fn = batch_size_fn
-        self.length_fn = length_fn
-        self.flops_per_batch = flops_per_batch
-        self.available_flops = available_flops
-        self.dtype = dtype
-        self.separator = separator
-        self.meters = {
-            stage: StageMeter(Throughput(available_flops, window_size=window_size, separator=separator))
-            for stage in STAGES
-        }
-        self._stage = "train"  # of the current batches
-        self._is_counting = False
-        self._is_fitting = False
-        self._next_row: float = math.inf
-        self._every = 0
+    batch_size_fn: Callable[[Any], int]
+    length_fn: Callable[[Any], int] | None = None
+    _window_size: int = attrs.field(default=100, kw_only=True)
+    flops_per_batch: float | Mapping[str, float] | None = attrs.field(default=None, kw_only=True)
+    available_flops: float | None = attrs.field(default=None, kw_only=True)
+    dtype: torch.dtype | None = attrs.field(default=None, kw_only=True)
+    separator: str = attrs.field(default="/", kw_only=True)
+    meters: dict[str, "StageMeter"] = attrs.field(init=False)
+    _stage: str = attrs.field(default="train", init=False)  # of the current batches
+    _is_counting: bool = attrs.field(default=False, init=False)
+    _is_fitting: bool = attrs.field(default=False, init=False)
+    _next_row: float = attrs.field(default=math.inf, init=False)
+    _every: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for stage in self.flops_per_batch if isinstance(self.flops_per_batch, Mapping) else ():
+            if stage not in STAGES:
+                rule = f"numbers by stage ({', '.join(STAGES)})"
+                raise InvalidArgumentError("flops_per_batch", rule, stage, self, "Name one of these.")
+        options = {"window_size": self._window_size, "separator": self.separator}
+        self.meters = {stage: StageMeter(Throughput(self.available_flops, **options)) for stage in STAGES}
 
     @property
     def state_key(self) -> str:
         """Class name, window and separator, which tell the states of two monitors apart."""
-        window_size = self.meters["train"].throughput.window_size
-        return f"{type(self).__qualname__}(window_size={window_size}, separator={self.separator!r})"
+        return f"{type(self).__qualname__}(window_size={self._window_size}, separator={self.separator!r})"
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Enable measuring, on rank 0 only."""
@@ -194,11 +180,9 @@ class ThroughputMonitor(Callback):
         self._next_row = meter.batches + self._every if self._every else math.inf
 
     def _count(self, module: Any, batch: Any) -> None:
-        length_fn = self.length_fn
-        samples = int(self.batch_size_fn(batch))
-        lengths = None if length_fn is None else int(length_fn(batch))
+        lengths = None if self.length_fn is None else int(self.length_fn(batch))
         meter = self.meters[self._stage]
-        meter.add(samples, lengths, self._flops_of(module) if meter.counts_flops else None)
+        meter.add(int(self.batch_size_fn(batch)), lengths, self._flops_of(module) if meter.counts_flops else None)
 
     def _write(self, trainer: TrainerProtocol, step: int) -> None:
         """Write a row, if there are rates. Waits for the device."""
@@ -245,6 +229,7 @@ def _compute_dtype(strategy: Any, module: Any) -> torch.dtype | None:
 _TOTALS = ("batches", "samples", "lengths", "seconds")
 
 
+@attrs.define
 class StageMeter:
     """Counts a stage's batches on the host, and marks on the device where its time starts, pauses and resumes.
 
@@ -259,28 +244,26 @@ class StageMeter:
         samples: Samples so far.
         lengths: Items so far; None if they are not counted.
         seconds: Time so far, as of the latest `settle`.
+        counts_flops: Whether floating-point operations are counted.
     """
 
-    def __init__(self, throughput: Throughput) -> None:
-        self.throughput = throughput
-        self.batches = 0
-        self.samples = 0
-        self.lengths: int | None = None
-        self.seconds = 0.0
-        self.counts_flops = False
-        self._flops: float | None = None  # since the latest update of `throughput`
-        self._clock: DeviceClock | None = None
-        self._part_start: Any = None  # mark of the current part
-        self._closed: list[tuple[Any, Any]] = []  # parts that are not in `seconds` yet
-        self._is_paused = False
-        self._num_read = 0
+    throughput: Throughput
+    batches: int = attrs.field(default=0, init=False)
+    samples: int = attrs.field(default=0, init=False)
+    lengths: int | None = attrs.field(default=None, init=False)
+    seconds: float = attrs.field(default=0.0, init=False)
+    counts_flops: bool = attrs.field(default=False, init=False)
+    _flops: float | None = attrs.field(default=None, init=False)  # since the latest update of `throughput`
+    _clock: Any = attrs.field(default=None, init=False)  # of the current run
+    _part_start: Any = attrs.field(default=None, init=False)  # mark of the current part, unless paused
+    _closed: list[tuple[Any, Any]] = attrs.field(factory=list, init=False)  # parts that are not in `seconds` yet
+    _num_read: int | None = attrs.field(default=None, init=False)  # batches at the latest update; None before a first
 
-    def begin(self, clock: DeviceClock) -> None:
+    def begin(self, clock: "DeviceClock") -> None:
         """Begin a run, before its first batch."""
         self.settle()
-        self._clock = clock
-        self._part_start = None
-        self._is_paused = False
+        self.abandon()
+        self._clock, self._flops = clock, None
         self.throughput.reset()
 
     def add(self, samples: int, lengths: int | None, flops: float | None) -> None:
@@ -289,58 +272,47 @@ class StageMeter:
         self.samples += samples
         if lengths is not None:
             self.lengths = (self.lengths or 0) + lengths
-        if self._part_start is None:
-            assert self._clock is not None
-            self._part_start = self._clock.mark()
-            self._num_read = self.batches
-            self._flops = None if flops is None else 0.0
-            self._accumulate()
-        elif flops is not None:
+        if flops is not None:
             self._flops = (self._flops or 0.0) + flops
+        if self._num_read is None:
+            self._part_start = self._clock.mark()
+            self._accumulate()
 
     def read(self) -> dict[str, float]:
         """Return rates and totals; empty if no batch was added since the last call. Waits for the device."""
-        if self._part_start is None or self.batches == self._num_read:
+        if self._num_read in (None, self.batches):
             return {}
         self.settle()
-        self._num_read = self.batches
         self._accumulate()
         return self.throughput.compute()
 
     def pause(self) -> None:
         """Pause the clock."""
-        if self._part_start is not None and self._clock is not None and not self._is_paused:
+        if self._part_start is not None:
             self._closed.append((self._part_start, self._clock.mark()))
-            self._is_paused = True
+            self._part_start = None
 
     def resume(self) -> None:
-        """Resume the clock."""
-        if self._is_paused and self._clock is not None:
+        """Resume the clock, if a batch has started it."""
+        if self._num_read is not None:
             self._part_start = self._clock.mark()
-            self._is_paused = False
 
     def end(self) -> None:
         """End the run."""
-        self.pause()
         self.settle()
         self.abandon()
 
     def abandon(self) -> None:
         """End the run without reading the device, which may not respond after an error."""
-        self._clock = self._part_start = None
+        self._clock = self._part_start = self._num_read = None
         self._closed = []
-        self._is_paused = False
 
     def settle(self) -> None:
         """Update `seconds`. Waits for the device."""
-        clock = self._clock
-        if clock is None:
-            return
-        if self._part_start is not None and not self._is_paused:
-            now = clock.mark()
-            self._closed.append((self._part_start, now))
-            self._part_start = now
-        self.seconds += sum(clock.seconds_between(start, end) for start, end in self._closed)
+        if self._part_start is not None:
+            self.pause()
+            self._part_start = self._closed[-1][1]
+        self.seconds += sum(self._clock.seconds_between(start, end) for start, end in self._closed)
         self._closed = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -357,8 +329,8 @@ class StageMeter:
         self.throughput.update(
             time=self.seconds, batches=self.batches, samples=self.samples, lengths=self.lengths, flops=self._flops
         )
-        if self._flops is not None:
-            self._flops = 0.0
+        self._num_read = self.batches
+        self._flops = None if self._flops is None else 0.0
 
 
 class DeviceClock:

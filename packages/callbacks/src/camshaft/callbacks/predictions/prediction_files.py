@@ -17,13 +17,12 @@ from torch import Tensor
 from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_local, check_number
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.durable_files import flush, remove, rename_durably
 from camshaft.hooks_core.support.remote_files import local_path
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 _PREFIX = "predictions-rank"

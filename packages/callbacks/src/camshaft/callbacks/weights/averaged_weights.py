@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -47,11 +47,6 @@ class AveragedWeights(AveragedModel):
         AssertionError: If both functions are given (from torch).
     """
 
-    _slots: list[tuple[dict[str, Any], str]]
-    _copied_slots: list[tuple[dict[str, Any], str]]
-    _sharded: list[Any]
-    _model: weakref.ref[nn.Module]
-
     def __init__(
         self,
         model: nn.Module,
@@ -62,35 +57,23 @@ class AveragedWeights(AveragedModel):
         *,
         copies_buffers: bool = False,
     ) -> None:
-        sharded = list(sharded_parts(model))
-        _reshard(sharded)
-        names, slots = _slots(model, use_buffers)
-        averages = _Weights()
-        for name, (owner, key) in zip(names, slots, strict=True):
-            averages.hold(name, _copy(local(owner[key]), device), isinstance(owner[key], nn.Parameter))
-        super().__init__(averages, None, avg_fn, multi_avg_fn, use_buffers)  # type: ignore[arg-type]
-        self._names = names
-        self._averages = [tensor for _, tensor in averages.held]
-        self._groups = _groups(self._averages)
-        copied = list(_entries(model, "_buffers", {id(owner[key]) for owner, key in slots})) if copies_buffers else []
-        self._copied_names = [name for name, _, _ in copied]
-        self._copies = [_copy(local(owner[key]), device) for _, owner, key in copied]
-        self._is_distributed = any(hasattr(owner[key], "to_local") for owner, key in slots)
-        # `nn.Module.__setattr__` would register the module's submodules and weights here
-        vars(self)["_slots"] = slots
-        vars(self)["_copied_slots"] = [(owner, key) for _, owner, key in copied]
-        vars(self)["_sharded"] = sharded
-        vars(self)["_model"] = weakref.ref(model)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickles, with the model, which is the same as that of a pickled run."""
-        return {**vars(self), "_model": self._model()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        weights = {name: value for name, value in state.items() if name != "_model"}
-        super().__setstate__(weights)  # type: ignore[no-untyped-call]
-        model = state["_model"]
-        vars(self)["_model"] = _nothing if model is None else weakref.ref(model)
+        super().__init__(nn.Module(), None, avg_fn, multi_avg_fn, use_buffers)
+        self._sharded = list(sharded_parts(model))
+        _reshard(self._sharded)
+        averaged = list(_averaged(model, use_buffers))
+        held = [(name, owner, key, _hold(self.module, name, owner[key], device)) for name, owner, key in averaged]
+        # those of a device and dtype are updated together
+        held.sort(key=lambda one: (str(one[3].device), str(one[3].dtype)))
+        kinds = [(average.device, average.dtype) for _, _, _, average in held]
+        self._parts = [slice(kinds.index(kind), kinds.index(kind) + kinds.count(kind)) for kind in dict.fromkeys(kinds)]
+        self._names = [name for name, _, _, _ in held]
+        self._slots = [(owner, key) for _, owner, key, _ in held]
+        self._averages = [average for _, _, _, average in held]
+        self._is_distributed = any(hasattr(owner[key], "to_local") for owner, key in self._slots)
+        seen = {id(owner[key]) for owner, key in self._slots}
+        copied = list(_entries(model, "_buffers", seen)) if copies_buffers else []
+        self._copied = [(name, owner, key, _copy(owner[key], device)) for name, owner, key in copied]
+        self._models = WeakSet([model])
 
     @property
     def num_averaged(self) -> int:
@@ -99,7 +82,7 @@ class AveragedWeights(AveragedModel):
 
     def is_of(self, model: object) -> bool:
         """Return whether these are averages of a module's weights."""
-        return self._model() is model
+        return model in self._models
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raise `NotImplementedError`: there are only weights; `exchange` them to compute with the averages."""
@@ -131,11 +114,8 @@ class AveragedWeights(AveragedModel):
                 average.copy_(self.avg_fn(average, weight.to(average.device), count))
         else:
             update = self.multi_avg_fn or _equal_average
-            for device, indexes in self._groups:
-                if len(indexes) == len(averages):
-                    update(averages, _on(device, weights), count)
-                else:
-                    update([averages[idx] for idx in indexes], _on(device, [weights[idx] for idx in indexes]), count)
+            for part in self._parts:
+                update(averages[part], _on(averages[part.start].device, weights[part]), count)
         for kept, buffer in self._copied_pairs():
             kept.copy_(buffer)
         count += 1
@@ -150,8 +130,7 @@ class AveragedWeights(AveragedModel):
 
     def named_values(self) -> dict[str, Tensor]:
         """Return the averages by all names under which the module saves them, laid out like its weights."""
-        model = self._model()
-        assert model is not None
+        (model,) = self._models
         _reshard(self._sharded)
         like = [owner[key] for owner, key in self._slots]
         values = {id(one): _laid_out(value, one) for one, value in zip(like, self._averages, strict=True)}
@@ -160,11 +139,14 @@ class AveragedWeights(AveragedModel):
         return {name: values[id(tensor)] for name, tensor in tensors if id(tensor) in values}
 
     @torch.no_grad()
-    def load_values(self, values: Mapping[str, Tensor], place_like: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def load_values(
+        self, values: Mapping[str, Tensor], num_averaged: int, place_like: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
         """Load averages. Collective if they are sharded.
 
         Args:
             values: Averages by name, as a checkpoint holds them.
+            num_averaged: Number of averaged models.
             place_like: The strategy's function that lays a tensor out like a parameter.
 
         Raises:
@@ -172,21 +154,18 @@ class AveragedWeights(AveragedModel):
         """
         for name, average, (owner, key) in zip(self._names, self._averages, self._slots, strict=True):
             if name not in values:
+                rule = f"a checkpoint with the average of {name!r}"
                 action = "Resume with the module that was saved, or fit without a checkpoint."
-                raise ValueError(
-                    must_be("checkpoint", f"a checkpoint with the average of {name!r}", None, "fit", action)
-                )
+                raise ValueError(must_be("checkpoint", rule, None, "fit", action))
             average.copy_(local(place_like(values[name], owner[key].detach())))
-        for name, kept in zip(self._copied_names, self._copies, strict=True):
+        for name, _, _, kept in self._copied:
             if name in values:
                 kept.copy_(values[name])
+        self.n_averaged.fill_(num_averaged)
 
     def _copied_pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Return the copies with the module's buffers, without buffers whose shape has changed."""
-        if not self._copies:
-            return []
-        now = [owner.get(key) for owner, key in self._copied_slots]
-        pairs = zip(self._copies, now, strict=True)
+        pairs = [(kept, owner.get(key)) for _, owner, key, kept in self._copied]
         return [(kept, buffer) for kept, buffer in pairs if buffer is not None and buffer.shape == kept.shape]
 
     def _weights(self) -> list[Tensor]:
@@ -209,56 +188,36 @@ def _reshard(parts: list[Any]) -> None:
         part.reshard()
 
 
-def _nothing() -> None:
-    """Return None, as a reference to a model that is gone."""
-
-
-class _Weights(nn.Module):
-    """Tensors under the dotted names that they have in a module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: list[tuple[str, Tensor]] = []
-
-    def __deepcopy__(self, memo: object) -> _Weights:
-        return self  # it is a copy already
-
-    def hold(self, name: str, value: Tensor, is_parameter: bool) -> None:
-        *path, key = name.split(".")
-        part: nn.Module = self
-        for child in path:
-            # `add_module` refuses some names
-            part = part._modules.setdefault(child, nn.Module())  # type: ignore[assignment]
-        if is_parameter:
-            value = part._parameters[key] = nn.Parameter(value, requires_grad=False)
-        else:
-            part._buffers[key] = value
-        self.held.append((name, value))
+def _hold(root: nn.Module, name: str, weight: Tensor, device: torch.device | str | int | None) -> Tensor:
+    """Return a copy of a weight, which a module holds under a dotted name."""
+    *path, key = name.split(".")
+    for child in path:
+        root = root._modules.setdefault(child, nn.Module())  # type: ignore[assignment]  # `add_module` refuses some names
+    held = _copy(weight, device)
+    if isinstance(weight, nn.Parameter):
+        held = root._parameters[key] = nn.Parameter(held, requires_grad=False)
+    else:
+        root._buffers[key] = held
+    return held
 
 
 _equal_average: MultiAverageFunction = get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
 
 
-def _slots(model: nn.Module, use_buffers: bool) -> tuple[list[str], list[tuple[dict[str, Any], str]]]:
-    """Return the names of the averaged weights, parameters first, and the dictionaries and keys that hold them.
+def _averaged(model: nn.Module, use_buffers: bool) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the names of the averaged weights, parameters first, and the dictionaries and keys that hold them.
 
     Not the tensors, since modules may replace their buffers, and sharded ones their parameters.
     """
-    names: list[str] = []
-    slots: list[tuple[dict[str, Any], str]] = []
     seen: set[int] = set()
     for kind in ("_parameters", "_buffers") if use_buffers else ("_parameters",):
         for name, owner, key in _entries(model, kind, seen):
-            value = owner[key]
-            if is_lazy(value):
+            if is_lazy(owner[key]):
+                rule = "initialized before weights are averaged"
                 action = "Run the module once on a batch in `configure_model` or before."
-                raise ValueError(
-                    must_be("parameter", "initialized before weights are averaged", name, "on_fit_start", action)
-                )
-            if value.is_floating_point() or value.is_complex():
-                names.append(name)
-                slots.append((owner, key))
-    return names, slots
+                raise ValueError(must_be("parameter", rule, name, "on_fit_start", action))
+            if owner[key].is_floating_point() or owner[key].is_complex():
+                yield name, owner, key
 
 
 def _entries(model: nn.Module, kind: str, seen: set[int]) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -272,22 +231,13 @@ def _entries(model: nn.Module, kind: str, seen: set[int]) -> Iterator[tuple[str,
                 yield f"{prefix}.{key}" if prefix else key, owner, key
 
 
-def _copy(tensor: Tensor, device: torch.device | str | int | None) -> Tensor:
-    return tensor.detach().clone() if device is None else tensor.detach().to(device, copy=True)
-
-
-def _groups(averages: list[Tensor]) -> list[tuple[torch.device, list[int]]]:
-    """Return the indexes of tensors that can be updated together, with their device."""
-    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for idx, average in enumerate(averages):
-        groups.setdefault((average.device, average.dtype), []).append(idx)
-    return [(device, indexes) for (device, _), indexes in groups.items()]
+def _copy(weight: Tensor, device: torch.device | str | int | None) -> Tensor:
+    tensor = local(weight).detach()
+    return tensor.clone() if device is None else tensor.to(device, copy=True)
 
 
 def _on(device: torch.device, tensors: list[Tensor]) -> list[Tensor]:
-    if tensors[0].device == device:
-        return tensors
-    return [tensor.to(device) for tensor in tensors]
+    return tensors if tensors[0].device == device else [tensor.to(device) for tensor in tensors]
 
 
 def _laid_out(value: Tensor, like: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
 """Callbacks that train a part of a model first, and more of it later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import attrs
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
@@ -14,11 +13,8 @@ from camshaft.callbacks.param_groups import check_takes_groups, follow_groups, s
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.binding import bind
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be, warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 Modules = nn.Module | Iterable[Any]
 """A module, or modules in any nesting of iterables."""
@@ -263,6 +259,7 @@ def multiplicative(epoch: int) -> float:
     return 2.0
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class BackboneFinetuning(BaseFinetuning):
     """Trains all but the module's `backbone` first, then the backbone as well, with a growing learning rate.
 
@@ -292,42 +289,29 @@ class BackboneFinetuning(BaseFinetuning):
             scheduler does not support added groups; or as `BaseFinetuning`.
     """
 
-    def __init__(
-        self,
-        unfreeze_backbone_at_epoch: int = 10,
-        lambda_func: Callable[[int], float] = multiplicative,
-        backbone_initial_ratio_lr: float | None = None,
-        backbone_initial_lr: float | None = None,
-        should_align: bool = True,
-        initial_denom_lr: float = 10.0,
-        train_bn: bool = True,
-        verbose: bool = False,
-        rounding: int = 12,
-    ) -> None:
+    unfreeze_backbone_at_epoch: int = 10
+    lambda_func: Callable[[int], float] = multiplicative
+    backbone_initial_ratio_lr: float | None = None
+    backbone_initial_lr: float | None = None
+    should_align: bool = True
+    initial_denom_lr: float = 10.0
+    train_bn: bool = True
+    verbose: bool = False
+    rounding: int = 12
+    previous_backbone_lr: float | None = attrs.field(default=None, init=False)
+    _group_idx: int = attrs.field(default=0, init=False)
+    _prints: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
         super().__init__()
-        action = "Pass the zero-based index of an epoch."
-        check_number(self, action, least=0, unfreeze_backbone_at_epoch=unfreeze_backbone_at_epoch)
-        first_lr: dict[str, Any] = {
-            "backbone_initial_ratio_lr": backbone_initial_ratio_lr,
-            "backbone_initial_lr": backbone_initial_lr,
-        }
-        check_number(self, above=0, or_none=True, **first_lr, initial_denom_lr=initial_denom_lr)
+        action, denominator = "Pass the zero-based index of an epoch.", self.initial_denom_lr
+        check_number(self, action, least=0, unfreeze_backbone_at_epoch=self.unfreeze_backbone_at_epoch)
+        first_lr = {name: getattr(self, name) for name in ("backbone_initial_ratio_lr", "backbone_initial_lr")}
+        check_number(self, above=0, or_none=True, **first_lr, initial_denom_lr=denominator)
         check_not_both(self, **first_lr)
-        if initial_denom_lr != 10.0 and (backbone_initial_ratio_lr, backbone_initial_lr) != (None, None):
+        if denominator != 10.0 and any(one is not None for one in first_lr.values()):
             rule = "left at its default when the first learning rate is given"
-            raise InvalidArgumentError("initial_denom_lr", rule, initial_denom_lr, self, "Pass one of them.")
-        self.unfreeze_backbone_at_epoch = unfreeze_backbone_at_epoch
-        self.lambda_func = lambda_func
-        self.backbone_initial_ratio_lr = backbone_initial_ratio_lr
-        self.backbone_initial_lr = backbone_initial_lr
-        self.should_align = should_align
-        self.initial_denom_lr = initial_denom_lr
-        self.train_bn = train_bn
-        self.verbose = verbose
-        self.rounding = rounding
-        self.previous_backbone_lr: float | None = None
-        self._group_idx = 0
-        self._prints = False
+            raise InvalidArgumentError("initial_denom_lr", rule, denominator, self, "Pass one of them.")
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Freeze the backbone, in fit."""
@@ -370,8 +354,7 @@ class BackboneFinetuning(BaseFinetuning):
             self._group_idx = min(num_groups, len(optimizer.param_groups) - 1)
         else:
             rate = self.lambda_func(epoch + 1) * self.previous_backbone_lr
-            if self.should_align and rate > current:
-                rate = current
+            rate = min(rate, current) if self.should_align else rate
             set_rate(optimizer.param_groups[self._group_idx], rate)
         self.previous_backbone_lr = rate
         if self._prints:
@@ -380,8 +363,7 @@ class BackboneFinetuning(BaseFinetuning):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of `BaseFinetuning` and the backbone's learning rate."""
-        own = {"previous_backbone_lr": self.previous_backbone_lr, "group_idx": self._group_idx}
-        return {**super().state_dict(), **own}
+        return super().state_dict() | {"previous_backbone_lr": self.previous_backbone_lr, "group_idx": self._group_idx}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the backbone's learning rate."""

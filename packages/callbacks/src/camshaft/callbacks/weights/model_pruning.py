@@ -1,13 +1,12 @@
 """Callback that prunes parameters in training."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
+import attrs
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
@@ -15,11 +14,8 @@ from torch.nn.utils import prune
 from camshaft.callbacks.arguments import InvalidArgumentError, check_one_of
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 Parameters = Sequence[tuple[nn.Module, str]]
 """Modules with names of parameters in them."""
@@ -32,9 +28,12 @@ _METHODS: Final[dict[str, tuple[Callable[..., Any], type[prune.BasePruningMethod
 }
 """By name, torch's function for one parameter, and its method for all together."""
 
+_OPTIONS: Final = {"ln_structured": ("pruning_dim", "pruning_norm"), "random_structured": ("pruning_dim",)}
+
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class ModelPruning(Callback):
     """Prunes parameters with `torch.nn.utils.prune`, at the end of epochs.
 
@@ -71,44 +70,33 @@ class ModelPruning(Callback):
 
     PARAMETER_NAMES: ClassVar[tuple[str, ...]] = ("weight", "bias")
 
-    def __init__(
-        self,
-        pruning_fn: str | type[prune.BasePruningMethod],
-        parameters_to_prune: Parameters = (),
-        parameter_names: Sequence[str] | None = None,
-        use_global_unstructured: bool = True,
-        amount: int | float | Callable[[int], int | float] = 0.5,
-        apply_pruning: bool | Callable[[int], bool] = True,
-        make_pruning_permanent: bool = True,
-        use_lottery_ticket_hypothesis: bool | Callable[[int], bool] = True,
-        resample_parameters: bool = False,
-        pruning_dim: int | None = None,
-        pruning_norm: int | None = None,
-        verbose: int = 0,
-        prune_on_train_epoch_end: bool = True,
-    ) -> None:
-        where = type(self).__name__
-        for name in parameter_names or ():
-            check_one_of(where, self.PARAMETER_NAMES, parameter_names=name)
-        check_one_of(where, (0, 1, 2), verbose=verbose)
-        if not isinstance(amount, (int, float)) and not callable(amount):
+    pruning_fn: str | type[prune.BasePruningMethod]
+    _given: Parameters = attrs.field(default=(), alias="parameters_to_prune")
+    _parameter_names: Sequence[str] | None = None
+    _use_global_unstructured: bool = True
+    amount: int | float | Callable[[int], int | float] = 0.5
+    _apply_pruning: bool | Callable[[int], bool] = True
+    _make_pruning_permanent: bool = True
+    _use_lottery_ticket_hypothesis: bool | Callable[[int], bool] = True
+    _resample_parameters: bool = False
+    _pruning_dim: int | None = None
+    _pruning_norm: int | None = None
+    _verbose: int = 0
+    _prune_on_train_epoch_end: bool = True
+    _parameters_to_prune: Parameters = attrs.field(default=(), init=False)
+    _original_layers: dict[int, dict[str, Any]] = attrs.field(factory=dict, init=False)  # by id of the module
+    _module: Any = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._parameters_to_prune = self._given
+        self._parameter_names = tuple(self._parameter_names or self.PARAMETER_NAMES)
+        for name in self._parameter_names:
+            check_one_of(self, self.PARAMETER_NAMES, parameter_names=name)
+        check_one_of(self, (0, 1, 2), verbose=self._verbose)
+        if not isinstance(self.amount, (int, float)) and not callable(self.amount):
             rule = "an int, a float or a function of the epoch"
-            raise InvalidArgumentError("amount", rule, amount, where, "Pass for instance 0.5 for a half.")
-        self._function, self._options = _resolve(pruning_fn, use_global_unstructured, pruning_dim, pruning_norm, where)
-        self.pruning_fn = pruning_fn
-        self.amount = amount
-        self._given = parameters_to_prune
-        self._parameters_to_prune: Parameters = parameters_to_prune
-        self._parameter_names = tuple(parameter_names or self.PARAMETER_NAMES)
-        self._use_global_unstructured = use_global_unstructured
-        self._apply_pruning = apply_pruning
-        self._make_pruning_permanent = make_pruning_permanent
-        self._use_lottery_ticket_hypothesis = use_lottery_ticket_hypothesis
-        self._resample_parameters = resample_parameters
-        self._prune_on_train_epoch_end = prune_on_train_epoch_end
-        self._verbose = verbose
-        self._original_layers: dict[int, dict[str, Any]] = {}  # by id of the module
-        self._module: Any = None
+            raise InvalidArgumentError("amount", rule, self.amount, self, "Pass for instance 0.5 for a half.")
+        self._function, self._options = self._torch_function()
 
     @property
     def state_key(self) -> str:
@@ -200,6 +188,29 @@ class ModelPruning(Callback):
     def _is_pruning_method(method: Any) -> bool:
         return inspect.isclass(method) and issubclass(method, prune.BasePruningMethod)
 
+    def _torch_function(self) -> tuple[Any, dict[str, Any]]:
+        """Return torch's function or method, with its options."""
+        is_global, options = self._use_global_unstructured, dict[str, Any]()
+        if self._is_pruning_method(self.pruning_fn):
+            function: Any = self.pruning_fn
+            if not is_global:
+                rule, action = "True for a custom pruning method", "Leave it out, or name one of torch's methods."
+                raise InvalidArgumentError("use_global_unstructured", rule, is_global, self, action)
+        else:
+            name = self.pruning_fn.lower() if isinstance(self.pruning_fn, str) else self.pruning_fn
+            action = "Pass one of these, or a subclass of `torch.nn.utils.prune.BasePruningMethod`."
+            check_one_of(self, list(_METHODS), action, pruning_fn=name)
+            given = {"pruning_dim": ("dim", self._pruning_dim), "pruning_norm": ("n", self._pruning_norm)}
+            for field in _OPTIONS.get(name, ()):
+                key, options[key] = given[field]
+                if options[key] is None:
+                    raise InvalidArgumentError(field, f"given for {name!r}", None, self, "Pass an int.")
+            function = _METHODS[name][is_global]
+        if is_global and function.PRUNING_TYPE != "unstructured":
+            rule = f"false for {function.__name__}, which is {function.PRUNING_TYPE}"
+            raise InvalidArgumentError("use_global_unstructured", rule, is_global, self, "Pass False.")
+        return function, options
+
     # hooks
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
@@ -218,10 +229,8 @@ class ModelPruning(Callback):
 
     def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the masks that a checkpoint's weights have, so that these can be loaded."""
-        weights = checkpoint.get("state_dict", {})
-        for name in [one.removesuffix("_mask") for one in weights if one.endswith("_mask")]:
-            if f"{name}_orig" in weights:
-                _mask(module, name, weights[f"{name}_mask"])
+        for name, mask in _masks(checkpoint.get("state_dict", {})):
+            _mask(module, name, mask)
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Refuse sharded parameters."""
@@ -253,21 +262,17 @@ class ModelPruning(Callback):
         if not self._make_pruning_permanent:
             return
         weights = dict(checkpoint["state_dict"])
-        for name in [one.removesuffix("_mask") for one in weights if one.endswith("_mask")]:
-            if f"{name}_orig" in weights:
-                original, mask = weights.pop(f"{name}_orig"), weights.pop(f"{name}_mask")
-                weights[name] = mask.to(original.dtype) * original
+        for name, _ in _masks(checkpoint["state_dict"]):
+            original = weights.pop(f"{name}_orig")
+            weights[name] = weights.pop(f"{name}_mask").to(original.dtype) * original
         checkpoint["state_dict"] = weights
 
     def state_dict(self) -> dict[str, Any]:
         """Return the masks by name of the parameter, and the values from before training."""
         if self._module is None:
             return {}
-        masks = {
-            name.removesuffix("_mask"): mask.clone()
-            for name, mask in self._module.named_buffers()
-            if name.endswith("_mask") and _is_masked(self._module, name.removesuffix("_mask"))
-        }
+        weights = dict((*self._module.named_parameters(), *self._module.named_buffers()))
+        masks = {name: mask.clone() for name, mask in _masks(weights)}
         layers = self._original_layers.values()
         originals = {
             str(idx): getattr(layer["data"], name).detach().clone() for layer in layers for idx, name in layer["names"]
@@ -320,32 +325,6 @@ class ModelPruning(Callback):
                 print(f"Applied `{method}` to `{module!r}.{name}` with amount={amount}. Pruned: {shares}", flush=True)
 
 
-def _resolve(
-    pruning_fn: Any, is_global: bool, dim: int | None, norm: int | None, where: str
-) -> tuple[Any, dict[str, Any]]:
-    """Return torch's function or method, with its options."""
-    if ModelPruning._is_pruning_method(pruning_fn):
-        if not is_global:
-            rule, action = "True for a custom pruning method", "Leave it out, or name one of torch's methods."
-            raise InvalidArgumentError("use_global_unstructured", rule, is_global, where, action)
-        function, options = pruning_fn, {}
-    else:
-        name = pruning_fn.lower() if isinstance(pruning_fn, str) else pruning_fn
-        action = "Pass one of these, or a subclass of `torch.nn.utils.prune.BasePruningMethod`."
-        check_one_of(where, list(_METHODS), action, pruning_fn=name)
-        options = {"dim": dim} if name.endswith("_structured") else {}
-        if name == "ln_structured":
-            options["n"] = norm
-        for field, key in (("pruning_dim", "dim"), ("pruning_norm", "n")):
-            if key in options and options[key] is None:
-                raise InvalidArgumentError(field, f"given for {name!r}", None, where, "Pass an int.")
-        function = _METHODS[name][is_global]
-    if is_global and function.PRUNING_TYPE != "unstructured":
-        rule = f"false for {function.__name__}, which is {function.PRUNING_TYPE}"
-        raise InvalidArgumentError("use_global_unstructured", rule, is_global, where, "Pass False.")
-    return function, options
-
-
 def _is_due(choice: bool | Callable[[int], bool], epoch: int) -> bool:
     return bool(choice(epoch) if callable(choice) else choice)
 
@@ -370,9 +349,10 @@ def _share(number: int, total: int) -> str:
     return f"{number}/{total} ({number / max(total, 1):.2%})"
 
 
-def _is_masked(module: nn.Module, path: str) -> bool:
-    owner, _, name = path.rpartition(".")
-    return f"{name}_orig" in module.get_submodule(owner)._parameters
+def _masks(weights: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """Return names of pruned parameters among weights, with their masks."""
+    names = [name.removesuffix("_mask") for name in weights if name.endswith("_mask")]
+    return [(name, weights[f"{name}_mask"]) for name in names if f"{name}_orig" in weights]
 
 
 def _mask(module: nn.Module, path: str, mask: Tensor) -> None:

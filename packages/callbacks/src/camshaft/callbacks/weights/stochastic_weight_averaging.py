@@ -1,12 +1,11 @@
 """Callback for stochastic weight averaging: the mean of the weights at the ends of the last epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import attrs
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -16,12 +15,11 @@ from camshaft.callbacks.arguments import InvalidArgumentError, check_number, che
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY, TRAINING_WEIGHTS_KEY, check_no_other_averaging
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
 
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
-
+@attrs.define(slots=False, eq=False, repr=False)
 class StochasticWeightAveraging(Callback):
     """Averages the weights of the last epochs, which have a separate learning rate.
 
@@ -57,34 +55,38 @@ class StochasticWeightAveraging(Callback):
     includes_last_epoch: ClassVar[bool] = True
     """True if the weights after the last epoch are averaged as well."""
 
-    def __init__(
-        self,
-        swa_lrs: float | list[float] | None,
-        swa_epoch_start: int | float = 0.8,
-        annealing_epochs: int = 10,
-        annealing_strategy: str = "cos",
-        avg_fn: Any = None,
-        device: torch.device | str | int | None = "cpu",
-    ) -> None:
-        where = type(self).__name__
-        _check_rates(swa_lrs, where)
-        _check_start(swa_epoch_start, where)
-        check_number(where, "Pass a number of epochs.", least=0, is_int=True, annealing_epochs=annealing_epochs)
-        check_one_of(where, ("cos", "linear"), annealing_strategy=annealing_strategy)
-        self.swa_lrs = swa_lrs
-        self.swa_epoch_start = swa_epoch_start
-        self.annealing_epochs = annealing_epochs
-        self.annealing_strategy = annealing_strategy
-        self.avg_fn = getattr(self, "avg_fn", None) if avg_fn is None else avg_fn  # a subclass may define it
-        self.device = device
-        self.average_model: AveragedWeights | None = None
-        self._first_epoch = 0
-        self._start_epoch = 0
-        self._latest_epoch = -1  # number of epochs before the latest average
-        self._scheduler: SWALR | None = None
-        self._kept: dict[str, Tensor] | None = None  # batch statistics of training, once the module has the average
-        self._loaded: dict[str, Any] | None = None
-        self._is_fitting = False
+    swa_lrs: float | list[float] | None
+    swa_epoch_start: int | float = 0.8
+    annealing_epochs: int = 10
+    annealing_strategy: str = "cos"
+    avg_fn: Any = None
+    device: torch.device | str | int | None = "cpu"
+    average_model: AveragedWeights | None = attrs.field(default=None, init=False)
+    _first_epoch: int = attrs.field(default=0, init=False)
+    _start_epoch: int = attrs.field(default=0, init=False)
+    _latest_epoch: int = attrs.field(default=-1, init=False)  # number of epochs before the latest average
+    _scheduler: SWALR | None = attrs.field(default=None, init=False)
+    # batch statistics of training, once the module has the average
+    _kept: dict[str, Tensor] | None = attrs.field(default=None, init=False)
+    _loaded: dict[str, Any] | None = attrs.field(default=None, init=False)
+    _is_fitting: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        lrs, start = self.swa_lrs, self.swa_epoch_start
+        rates = lrs if isinstance(lrs, list) and lrs else [] if lrs is None else [lrs]
+        if not all(isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0 for rate in rates):
+            rule = "a positive number, a list of them, or None"
+            raise InvalidArgumentError("swa_lrs", rule, lrs, self, "Pass a learning rate.")
+        is_fraction = isinstance(start, float) and 0.0 <= start <= 1.0
+        if not is_fraction and (not isinstance(start, int) or isinstance(start, bool) or start < 1):
+            rule = "the number of an epoch (an int from 1 on) or a fraction of epochs (a float from 0 to 1)"
+            raise InvalidArgumentError("swa_epoch_start", rule, start, self, "Pass one of these.")
+        action = "Pass a number of epochs."
+        check_number(self, action, least=0, is_int=True, annealing_epochs=self.annealing_epochs)
+        check_one_of(self, ("cos", "linear"), annealing_strategy=self.annealing_strategy)
+        if self.avg_fn is None:
+            del self.avg_fn  # a subclass may define it
+            self.avg_fn = getattr(self, "avg_fn", None)
 
     @property
     def n_averaged(self) -> Tensor | None:
@@ -143,9 +145,8 @@ class StochasticWeightAveraging(Callback):
                 pass
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            average = self._begin(trainer, module)
-            average.load_values(loaded["weights"], trainer.strategy.place_like)
-            average.n_averaged.fill_(int(loaded["n_averaged"]))
+            average, num_averaged = self._begin(trainer, module), int(loaded["n_averaged"])
+            average.load_values(loaded["weights"], num_averaged, trainer.strategy.place_like)
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start averaging if due, or add the weights at the end of the previous epoch."""
@@ -162,13 +163,11 @@ class StochasticWeightAveraging(Callback):
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module the average, with recomputed statistics of batch normalisation. Collective."""
-        self._add_last_weights(trainer)
         self._apply(trainer, module)
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module the average where nothing was left to train. Collective."""
         if self._kept is None:
-            self._add_last_weights(trainer)
             self._apply(trainer, module)
 
     def on_save_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
@@ -195,18 +194,16 @@ class StochasticWeightAveraging(Callback):
         self._latest_epoch = state_dict["latest_epoch"]
 
     def _find_first_epoch(self, trainer: TrainerProtocol) -> int:
-        start, where = self.swa_epoch_start, type(self).__name__
+        start = self.swa_epoch_start
         limit = None if trainer.max_epochs == -1 else trainer.max_epochs
         if isinstance(start, float):
             if limit is None:
                 action = "Pass `swa_epoch_start` as the number of an epoch, or set `max_epochs`."
-                raise InvalidArgumentError(
-                    "max_epochs", "set when `swa_epoch_start` is a fraction", None, where, action
-                )
+                raise InvalidArgumentError("max_epochs", "set when `swa_epoch_start` is a fraction", None, self, action)
             start = int(start * limit)
         elif limit is not None and start > limit and not trainer.fast_dev_run:
             action = "Pass a smaller one, or train longer."
-            raise InvalidArgumentError("swa_epoch_start", f"at most `max_epochs` ({limit})", start, where, action)
+            raise InvalidArgumentError("swa_epoch_start", f"at most `max_epochs` ({limit})", start, self, action)
         return max(start - 1, 0)
 
     def _begin(self, trainer: TrainerProtocol, module: Any) -> AveragedWeights:
@@ -231,6 +228,8 @@ class StochasticWeightAveraging(Callback):
             raise InvalidArgumentError("swa_lrs", rule, lrs, self, "Pass as many.")
 
     def _apply(self, trainer: TrainerProtocol, module: Any) -> None:
+        if self.includes_last_epoch:
+            self._add_weights(trainer.current_epoch)
         if self.average_model is None:
             return
         self._kept = batch_norm_buffers(module)
@@ -240,26 +239,10 @@ class StochasticWeightAveraging(Callback):
             with trainer.trial() as batches:
                 update_batch_norm(module, batches, forward, trainer.strategy)
 
-    def _add_last_weights(self, trainer: TrainerProtocol) -> None:
-        if self.includes_last_epoch:
-            self._add_weights(trainer.current_epoch)
-
     def _add_weights(self, num_epochs: int) -> None:
         if num_epochs > self._latest_epoch and self.average_model is not None:
             self.average_model.update_parameters()
             self._latest_epoch = num_epochs
-
-
-@dataclass
-class _EpochSchedule:
-    """The configuration of a scheduler that steps after each epoch."""
-
-    scheduler: Any
-    interval: str = "epoch"
-    frequency: int = 1
-    monitor: str | None = None
-    strict: bool = True
-    name: str | None = None
 
 
 class _NoScheduler:
@@ -283,27 +266,15 @@ class _NoScheduler:
 def _replace_schedulers(configs: list[Any], scheduler: SWALR) -> None:
     """Replace all schedulers by one that steps after each epoch."""
     if not configs:
-        configs.append(_EpochSchedule(scheduler))
+        # of a scheduler that steps after each epoch
+        config = {"interval": "epoch", "frequency": 1, "monitor": None, "strict": True, "name": None}
+        configs.append(SimpleNamespace(scheduler=scheduler, **config))
     for idx, config in enumerate(configs):
         config.scheduler = _NoScheduler(scheduler) if idx else scheduler
         config.interval = "epoch"
         for name, value in (("frequency", 1), ("monitor", None)):
             if hasattr(config, name):
                 setattr(config, name, value)
-
-
-def _check_rates(swa_lrs: object, where: str) -> None:
-    rates = swa_lrs if isinstance(swa_lrs, list) and swa_lrs else [] if swa_lrs is None else [swa_lrs]
-    if not all(isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0 for rate in rates):
-        rule = "a positive number, a list of them, or None"
-        raise InvalidArgumentError("swa_lrs", rule, swa_lrs, where, "Pass a learning rate.")
-
-
-def _check_start(start: object, where: str) -> None:
-    is_fraction = isinstance(start, float) and 0.0 <= start <= 1.0
-    if not is_fraction and (not isinstance(start, int) or isinstance(start, bool) or start < 1):
-        rule = "the number of an epoch (an int from 1 on) or a fraction of epochs (a float from 0 to 1)"
-        raise InvalidArgumentError("swa_epoch_start", rule, start, where, "Pass one of these.")
 
 
 _MISSING = object()

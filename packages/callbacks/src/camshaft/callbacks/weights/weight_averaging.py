@@ -1,19 +1,15 @@
 """Callbacks that average the weights of training, and evaluate the averages."""
 
-from __future__ import annotations
+from typing import Any, ClassVar
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
+import attrs
 import torch
 
 from camshaft.callbacks.arguments import check_not_both, check_number
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be, warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
-
 
 TRAINING_WEIGHTS_KEY = "current_model_state"
 """Key in a checkpoint of the weights of training, if its "state_dict" has the averages. Lightning's name."""
@@ -22,6 +18,7 @@ AVERAGING_KEY = "averaging_state"
 """Key in a checkpoint of further state of the averages. Lightning's name."""
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class WeightAveraging(Callback):
     """Averages the weights of training; validation, and the module after fit, have the averages.
 
@@ -55,27 +52,21 @@ class WeightAveraging(Callback):
 
     averages_weights: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        device: torch.device | str | int | None = None,
-        use_buffers: bool = True,
-        *,
-        apply_at_end: bool = True,
-        avg_fn: Any = None,
-        multi_avg_fn: Any = None,
-    ) -> None:
-        check_not_both(self, avg_fn=avg_fn, multi_avg_fn=multi_avg_fn)
-        self.device = device
-        self.use_buffers = use_buffers
-        self.apply_at_end = apply_at_end
-        self.avg_fn = avg_fn
-        self.multi_avg_fn = multi_avg_fn
-        self.average_model: AveragedWeights | None = None
-        self._start_step = self._seen_step = 0
-        self._is_applied = False  # whether the module has the averages
-        self._is_evaluating = False  # whether it has them until the end of an evaluation
-        self._is_fitting = False
-        self._loaded: tuple[dict[str, Any], int] | None = None
+    device: torch.device | str | int | None = None
+    use_buffers: bool = True
+    apply_at_end: bool = attrs.field(default=True, kw_only=True)
+    avg_fn: Any = attrs.field(default=None, kw_only=True)
+    multi_avg_fn: Any = attrs.field(default=None, kw_only=True)
+    average_model: AveragedWeights | None = attrs.field(default=None, init=False)
+    _start_step: int = attrs.field(default=0, init=False)
+    _seen_step: int = attrs.field(default=0, init=False)
+    _is_applied: bool = attrs.field(default=False, init=False)  # whether the module has the averages
+    _is_evaluating: bool = attrs.field(default=False, init=False)  # whether it has them until the end of an evaluation
+    _is_fitting: bool = attrs.field(default=False, init=False)
+    _loaded: tuple[dict[str, Any], int] | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_not_both(self, avg_fn=self.avg_fn, multi_avg_fn=self.multi_avg_fn)
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Return whether to average the weights now; to be overridden. The default is true after every update.
@@ -109,8 +100,7 @@ class WeightAveraging(Callback):
         )
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            average.load_values(loaded[0], trainer.strategy.place_like)
-            average.n_averaged.fill_(loaded[1])
+            average.load_values(*loaded, trainer.strategy.place_like)
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start counting updates."""
@@ -124,10 +114,8 @@ class WeightAveraging(Callback):
         if step == self._seen_step:
             return
         seen, self._seen_step = self._seen_step, step
-        if step == seen + 1:
-            is_due = self.should_update(step_idx=seen)
-        else:  # the splits of a batch make several updates
-            is_due = any(self.should_update(step_idx=step_idx) for step_idx in range(seen, step))
+        # the splits of a batch make several updates
+        is_due = any(self.should_update(step_idx=step_idx) for step_idx in range(seen, step))
         if is_due and self.average_model is not None:
             self.average_model.update_parameters()
 
@@ -263,20 +251,16 @@ class EMAWeightAveraging(WeightAveraging):
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Return whether the arguments select this update, or the end of this epoch."""
-        if step_idx is not None:
-            every, start = self.update_every_n_steps, self.update_starting_at_step
-            if every > 0 and step_idx % every == 0 and (start is None or step_idx >= start):
-                return True
+        every, first = self.update_every_n_steps, self.update_starting_at_step or 0
+        if step_idx is not None and every > 0 and step_idx >= first and step_idx % every == 0:
+            return True
         start = self.update_starting_at_epoch
         return epoch_idx is not None and start is not None and epoch_idx >= start
 
 
 def check_no_other_averaging(callback: Callback, trainer: TrainerProtocol) -> None:
     """Raise `ValueError` if a trainer has another callback that averages weights."""
-    others = [
-        other for other in trainer.callbacks if getattr(other, "averages_weights", False) and other is not callback
-    ]
-    if others:
-        where = type(callback).__name__
-        rule = "without a second callback that averages weights"
-        raise ValueError(must_be("callbacks", rule, type(others[0]).__name__, where, "Pass one of them."))
+    for other in trainer.callbacks:
+        if getattr(other, "averages_weights", False) and other is not callback:
+            rule, where = "without a second callback that averages weights", type(callback).__name__
+            raise ValueError(must_be("callbacks", rule, type(other).__name__, where, "Pass one of them."))
