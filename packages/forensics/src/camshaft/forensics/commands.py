@@ -191,7 +191,7 @@ def _of_run(command: str, words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         return _refuse(error)
     from camshaft.forensics.bisect import bisect as bisect_run
-    from camshaft.forensics.replay.fit import nearest_checkpoint
+    from camshaft.forensics.replay.step import nearest_checkpoint
     from camshaft.forensics.replay.step import replay as replay_step
 
     class ReplayLine(CommandLine):

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader
 
 from camshaft.forensics.ledger.digests import digest_of
 from camshaft.forensics.ledger.ledger_file import versions
-from camshaft.forensics.replay.fit import Observer, Replay
-from camshaft.forensics.replay.step import EndOfStep, ReplayedStep, StepDebugger, StepWatch
+from camshaft.forensics.replay.step import ReplayedStep, StepWatch, fit_again
 from camshaft.forensics.replay.step_capture import (
     CapturedStep,
     CaptureError,
@@ -134,9 +133,9 @@ def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False)
         )
     settings = capture.settings
     bad_idx = next((idx for idx, call in enumerate(capture.calls) if is_non_finite(call)), None)
-    batches = {call.batch_idx: copy.deepcopy(call.batch) for call in capture.calls}
-    watch = StepWatch(capture.step, debugger=StepDebugger() if debug else None, debugged_idx=bad_idx or 0)
-    calls = _CapturedCalls(capture, watch)
+    batches: Any = list({call.batch_idx: copy.deepcopy(call.batch) for call in capture.calls}.values())
+    loader: Any = DataLoader(batches, batch_size=None, collate_fn=_batch_as_it_is)
+    watch = _CapturedCalls(capture, debug, bad_idx or 0)
     trainer = Trainer(
         accelerator="gpu" if settings["device"] == "cuda" and torch.cuda.is_available() else "cpu",
         devices=1,
@@ -144,25 +143,20 @@ def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False)
         max_epochs=capture.epoch + 1,
         accumulate_grad_batches=len(batches),
         limit_val_batches=0,
-        num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        enable_model_summary=False,
         deterministic=settings["deterministic_algorithms"] or None,
     )
     progress = trainer.fit_loop.progress
     progress.global_step, progress.current_epoch = capture.step - 1, capture.epoch
-    values: Any = list(batches.values())
-    loader: Any = DataLoader(values, batch_size=None, collate_fn=_batch_as_it_is)
-    fit = VerbCall("fit", module, {"train": loader, "validate": None})
     with _switches(settings):
-        Replay(call=fit, before=[watch], after=[EndOfStep(watch), calls]).run(trainer, None)
+        fit_again(trainer, VerbCall("fit", module, {"train": loader, "validate": None}), watch)
     steps = watch.steps
     if bad_idx is None:
         bad_idx = next((idx for idx, step in enumerate(steps) if step.inspection.origins), len(steps) - 1)
     found = steps[bad_idx]
-    found.batch_idx, found.differences = capture.calls[bad_idx].batch_idx, calls.differences
+    found.batch_idx, found.differences = capture.calls[bad_idx].batch_idx, watch.differences
     return found
 
 
@@ -170,20 +164,17 @@ _LEFT_OUT = ("on_before_batch_transfer", "on_after_batch_transfer", "transfer_ba
 """Hooks whose work was done on a captured batch, but for its move to the device."""
 
 
-class _CapturedCalls(Observer):
-    """Makes captured calls of `training_step` in place of those of a replay. Runs after all other callbacks.
-
-    Args:
-        capture: The capture.
-        watch: What looks into the steps, and ends the replay.
+class _CapturedCalls(StepWatch):
+    """Makes captured calls of `training_step` in place of those of a replay.
 
     Attributes:
         differences: In what the losses differ from the captured ones.
     """
 
-    def __init__(self, capture: CapturedStep, watch: StepWatch) -> None:
+    def __init__(self, capture: CapturedStep, debug: bool, debugged_idx: int) -> None:
+        super().__init__(capture.step, debug=debug, debugged_idx=debugged_idx)
         self.differences: list[str] = []
-        self._capture, self._watch = capture, watch
+        self._capture = capture
         self._num_made = 0
 
     def wrap_call(
@@ -196,8 +187,9 @@ class _CapturedCalls(Observer):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the replay after the last call, where no update has ended it."""
+        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
         if self._num_made == len(self._capture.calls):
-            self._watch.end()
+            self.end(self._capture.step)
 
     def call_step(self, function: Callable[..., Any], *_: Any, **__: Any) -> Any:
         """Make the next captured call."""
@@ -211,8 +203,9 @@ class _CapturedCalls(Observer):
         move = implementation(module, "transfer_batch_to_device")
         batch = strategy.batch_to_device(batch) if move is None else move(batch, strategy.device, 0)
         rest, keywords = strategy.batch_to_device((rest, keywords))
+
         restore_random_state(captured.random_state)
-        outputs = function(batch, *rest, **keywords)
+        outputs = super().call_step(function, batch, *rest, **keywords)
         loss = loss_in(outputs)
         if captured.has_returned and not _has_same_bits(captured.loss, loss):
             of_call = f" of call {self._num_made} for the update" if len(self._capture.calls) > 1 else ""
@@ -259,17 +252,14 @@ def put_state(capture: CapturedStep, module: nn.Module, trainer: Any) -> None:
 
 
 def _check_names(kind: str, capture: CapturedStep, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    missing, further = (
-        [name for name in expected if name not in found],
-        [name for name in found if name not in expected],
-    )
-    if missing:
-        raise _does_not_fit(capture, f"it has no {kind} {missing[0]}")
-    if further:
-        raise _does_not_fit(capture, f"it has a further {kind}, {further[0]}")
-    for name, values in expected.items():
-        if isinstance(values, Tensor) and values.shape != found[name].shape:
-            shapes = f"{tuple(found[name].shape)}, not {tuple(values.shape)}"
+    for name in expected:
+        if name not in found:
+            raise _does_not_fit(capture, f"it has no {kind} {name}")
+    for name, one in found.items():
+        if name not in expected:
+            raise _does_not_fit(capture, f"it has a further {kind}, {name}")
+        if isinstance(one, Tensor) and one.shape != expected[name].shape:
+            shapes = f"{tuple(one.shape)}, not {tuple(expected[name].shape)}"
             raise _does_not_fit(capture, f"its {kind} {name} has the shape {shapes}")
 
 
