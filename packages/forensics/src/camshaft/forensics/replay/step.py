@@ -479,5 +479,3 @@ def beyond_the_end(to_step: int, last: int) -> InvalidArgumentError:
     """Return the error about a step that training does not come to."""
     rule = f"at most the number of updates of the training ({last:,})"
     return InvalidArgumentError("to_step", rule, to_step, "replay", "Pass a step that was made.")
-
-
