@@ -141,8 +141,8 @@ class _Bisection:
 def _not_repeated(step: int) -> RuntimeError:
     return RuntimeError(
         f"A replay must come to step {step:,} of the run again, with the same result of the predicate, but got another "
-        "one. The run is not deterministic, or module, data or arguments are not its own: pass `ledger` to find in what "
-        "they part."
+        "one. The run is not deterministic, or module, data or arguments are not its own: pass `ledger` to find the "
+        "cause."
     )
 
 

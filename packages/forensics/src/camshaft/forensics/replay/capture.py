@@ -6,14 +6,14 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from camshaft.forensics.ledger.digests import digest_of
-from camshaft.forensics.ledger.ledger_file import versions
+from camshaft.forensics.ledger.ledger_file import determinism, name_of_device, versions
 from camshaft.forensics.replay.step import ReplayedStep, StepWatch, fit_again
 from camshaft.forensics.replay.step_capture import (
     CapturedStep,
@@ -77,10 +77,8 @@ def replay_capture(
     with isolated_randomness():
         replayed = make_again(capture, module_for(capture, module, path, weights_only), debug=debug)
     if replayed.differences:
-        warn_user(
-            f"The step that was made again differs from the captured one: {'; '.join(replayed.differences)}. Replay it "
-            "with the same code, versions and device."
-        )
+        listed = "; ".join(replayed.differences)
+        warn_user(f"The step differs from the captured one: {listed}. Use the same code, versions and device.")
     return replayed
 
 
@@ -90,34 +88,27 @@ def find_capture(
     """Return the path of a capture and what it holds; the arguments are those of `replay_capture`."""
     paths = captures_in(folder)
     chosen = min(paths)[0] if step is None else step
-    fitting = {key: path for key, path in paths.items() if key[0] == chosen and rank in (None, key[1])}
+    fitting = [path for key, path in paths.items() if key[0] == chosen and rank in (None, key[1])]
     if not fitting:
         there = ", ".join(f"step {number} of rank {of_rank}" for number, of_rank in paths)
         rule, action = f"those of a capture ({there})", "Pass others, or leave them out."
         raise FileNotFoundError(must_be("step and rank", rule, (step, rank), "replay_capture", action))
-    found: tuple[str, CapturedStep] | None = None
-    for path in fitting.values():
-        capture = read_capture(path, weights_only)
-        if capture.has_non_finite_loss:
-            return path, capture
-        found = found or (path, capture)
-    assert found is not None
-    return found
+    first = fitting[0], read_capture(fitting[0], weights_only)
+    rest = ((path, read_capture(path, weights_only)) for path in fitting[1:])
+    return next((one for one in chain([first], rest) if one[1].has_non_finite_loss), first)
 
 
 def module_for(capture: CapturedStep, module: Any, path: str, weights_only: bool | None = None) -> nn.Module:
     """Return the module for a capture; see `replay_capture`. Raises `TypeError` if there is none."""
-    found = module
     if isinstance(module, type):
-        found = built(module, dict(capture.facts), "", None, {}, path, None, weights_only)
+        module = built(module, dict(capture.facts), "", None, {}, path, None, weights_only)
     elif callable(module) and not isinstance(module, nn.Module):
-        found = module()
-    if not isinstance(found, nn.Module):
+        module = module()
+    if not isinstance(module, nn.Module):
         rule = f"a module, its class, or a function that returns it; the captured one is a {capture.module}"
-        raise TypeError(
-            must_be("module", rule, found, "replay_capture", "Pass the module: a capture holds data alone.")
-        )
-    return found
+        action = "Pass the module: a capture holds data alone."
+        raise TypeError(must_be("module", rule, module, "replay_capture", action))
+    return module
 
 
 def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False) -> ReplayedStep:
@@ -207,10 +198,10 @@ class _CapturedCalls(StepWatch):
         restore_random_state(captured.random_state)
         outputs = super().call_step(function, batch, *rest, **keywords)
         loss = loss_in(outputs)
-        if captured.has_returned and not _has_same_bits(captured.loss, loss):
+        now, was = _described(loss), _described(captured.loss)
+        if captured.has_returned and now != was:
             of_call = f" of call {self._num_made} for the update" if len(self._capture.calls) > 1 else ""
-            numbers = f"is {_number(loss)}, but {_number(captured.loss)} was captured"
-            self.differences.append(f"the loss{of_call} {numbers}")
+            self.differences.append(f"the loss{of_call} is {now}, but {was} was captured")
         return outputs
 
 
@@ -273,42 +264,30 @@ def _does_not_fit(capture: CapturedStep, problem: str) -> CaptureError:
 @contextmanager
 def _switches(settings: Mapping[str, Any]) -> Iterator[None]:
     """Set switches on which the bits of results depend as they were captured; restore them afterwards."""
-    num_threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    cudnn = torch.backends.cudnn
-    flags = cudnn.deterministic, cudnn.benchmark
-    torch.set_num_threads(settings["num_threads"])
-    torch.set_float32_matmul_precision(settings["float32_matmul_precision"])
-    cudnn.deterministic, cudnn.benchmark = settings["cudnn_deterministic"], settings["cudnn_benchmark"]
+
+    def switch(values: Mapping[str, Any]) -> None:
+        torch.set_num_threads(values["num_threads"])
+        torch.set_float32_matmul_precision(values["float32_matmul_precision"])
+        torch.backends.cudnn.deterministic = values["cudnn_deterministic"]
+        torch.backends.cudnn.benchmark = values["cudnn_benchmark"]
+
+    before = determinism()
+    switch(settings)
     try:
         yield
     finally:
-        torch.set_num_threads(num_threads)
-        torch.set_float32_matmul_precision(precision)
-        cudnn.deterministic, cudnn.benchmark = flags
+        switch(before)
 
 
-def _has_same_bits(one: Tensor | None, other: Tensor | None) -> bool:
-    """Return whether two losses are equal bit for bit; two that are NaN are."""
-    if one is None or other is None:
-        return one is other
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if bool(one.isnan().all()) and bool(other.isnan().all()):
-        return True
-    return int(digest_of(one.cpu())) == int(digest_of(other.cpu()))
-
-
-def _number(loss: Tensor | None) -> str:
-    return "none" if loss is None else repr(loss.item())
+def _described(loss: Tensor | None) -> str:
+    """Return the values of a loss, to the bit, and its dtype."""
+    return "none" if loss is None else f"{loss.tolist()!r} ({loss.dtype})".replace("torch.", "")
 
 
 def circumstances(capture: CapturedStep) -> list[str]:
     """Return what is not as it was captured, on which the bits of results may depend; empty if nothing is known."""
-    now = versions()
-    found = [f"{name} {now.get(name)} (was {was})" for name, was in capture.versions.items() if now.get(name) != was]
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    if capture.settings["device_name"] != device:
-        found.append(f"device {device} (was {capture.settings['device_name']})")
-    if capture.settings["is_compiled"]:
-        found.append("submodules were compiled")
-    return found
+    device = name_of_device(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    now = {**versions(), "device": device}
+    was = {**capture.versions, "device": capture.settings["device_name"]}
+    found = [f"{name} {now.get(name)} (was {former})" for name, former in was.items() if now.get(name) != former]
+    return [*found, *(["submodules were compiled"] if capture.settings["is_compiled"] else [])]

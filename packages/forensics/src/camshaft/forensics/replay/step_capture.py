@@ -183,12 +183,14 @@ class StepCapture:
         """
         self.stop()
         is_automatic = getattr(module, "automatic_optimization", True)
+        optimization = getattr(getattr(trainer, "fit_loop", None), "optimization", None)
+        takes_turns = trainer.accumulate_grad_batches != 1 or bool(getattr(optimization, "frequencies", None))
         self._is_by_batch = not is_automatic or len(trainer.optimizers) != 1
         sharded = next((name for name, one in module.named_parameters() if hasattr(one, "device_mesh")), None)
         problem = None
         if is_automatic and any(map(needs_closure, trainer.optimizers)):
             problem = "with an optimizer that evaluates the loss itself"
-        elif is_automatic and self._is_by_batch and (trainer.accumulate_grad_batches != 1 or _frequencies(trainer)):
+        elif is_automatic and self._is_by_batch and takes_turns:
             problem = "with several optimizers that accumulate gradients, or take turns by `frequency`"
         elif "hiddens" in signature(module.training_step).parameters:
             problem = "for a `training_step` that takes `hiddens`: it keeps whole batches, not parts along time"
@@ -276,7 +278,13 @@ class StepCapture:
                 rank=rank,
                 world_size=trainer.strategy.world_size,
                 versions=versions(),
-                settings=_settings(trainer, module),
+                settings={
+                    "device": trainer.strategy.device.type,
+                    "device_name": name_of_device(trainer.strategy.device),
+                    "precision": getattr(trainer, "precision", None),
+                    **determinism(),
+                    "is_compiled": any(part._compiled_call_impl is not None for part in module.modules()),
+                },
                 module=f"{type(module).__module__}:{type(module).__qualname__}",
                 calls=self._calls,
                 facts=hyperparameters_for_checkpoints(module),
@@ -304,23 +312,6 @@ class StepCapture:
             "optimizers": [one.state_dict() for one in trainer.optimizers],
             "strategy": trainer.strategy.state_dict(),
         }
-
-
-def _frequencies(trainer: Any) -> list[int]:
-    """Return for how many batches each optimizer is due in turn; empty if all are due in every batch."""
-    optimization = getattr(getattr(trainer, "fit_loop", None), "optimization", None)
-    return getattr(optimization, "frequencies", None) or []
-
-
-def _settings(trainer: TrainerProtocol, module: nn.Module) -> dict[str, Any]:
-    device = trainer.strategy.device
-    return {
-        "device": device.type,
-        "device_name": name_of_device(device),
-        "precision": getattr(trainer, "precision", None),
-        **determinism(),
-        "is_compiled": any(part._compiled_call_impl is not None for part in module.modules()),
-    }
 
 
 def captures_in(folder: str | os.PathLike[str]) -> dict[tuple[int, int], str]:
