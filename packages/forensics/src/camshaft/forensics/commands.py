@@ -196,7 +196,8 @@ def _of_run(command: str, words: Sequence[str]) -> int:
         @staticmethod
         def subcommands() -> dict[str, set[str]]:
             """Return the subcommands, each with the arguments that are no options."""
-            return dict.fromkeys(("replay", "bisect"), {"trainer", *CommandLine.subcommands()["fit"]})
+            given = {"trainer", *CommandLine.subcommands()["fit"]}
+            return {"replay": given, "bisect": given}
 
         def function_of(self, subcommand: str) -> Callable[..., Any]:
             """Return the function of a subcommand."""
