@@ -16,8 +16,7 @@ from camshaft.forensics.compare import compare as compare_runs
 from camshaft.forensics.compare import draw
 from camshaft.forensics.ledger.ledger_check import DepartureError
 from camshaft.forensics.ledger.ledger_file import LedgerError
-from camshaft.forensics.replay.capture import circumstances, find_capture, make_again, module_for
-from camshaft.forensics.replay.step_capture import CaptureError
+from camshaft.forensics.replay.step_capture import CaptureError, circumstances, find_capture, make_again, module_for
 from camshaft.hooks_core import HookFaultError
 
 EQUAL, DIFFERS, BAD_INPUT = 0, 1, 2

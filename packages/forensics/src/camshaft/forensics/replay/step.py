@@ -5,7 +5,7 @@ from __future__ import annotations
 import bdb
 import os
 import pdb
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
@@ -19,7 +19,6 @@ from torch import Tensor
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.forensics.ledger.ledger_check import LedgerCheck
 from camshaft.forensics.ledger.run_ledger import RunLedger
-from camshaft.forensics.replay.step_capture import loss_in
 from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
 from camshaft.hooks_core import Callback, Receiver, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
@@ -479,3 +478,9 @@ def beyond_the_end(to_step: int, last: int) -> InvalidArgumentError:
     """Return the error about a step that training does not come to."""
     rule = f"at most the number of updates of the training ({last:,})"
     return InvalidArgumentError("to_step", rule, to_step, "replay", "Pass a step that was made.")
+
+
+def loss_in(outputs: Any) -> Tensor | None:
+    """Return the loss in what `training_step` returned, detached; None if there is none."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return loss.detach() if isinstance(loss, Tensor) else None
