@@ -17,10 +17,14 @@ from camshaft.forensics.ledger.ledger_file import (
     find_ledger,
     json_of,
     previous_ledger_of,
-    read_bytes,
     read_ledger,
 )
-from camshaft.hooks_core.support.remote_files import join, remove
+from camshaft.hooks_core.support.remote_files import join, local_copy, remove
+
+
+def bytes_at(path: Path | str) -> bytes:
+    with local_copy(str(path)) as file:
+        return file.read_bytes()
 
 
 def test_lines_are_json_and_are_read_back(tmp_path: Path) -> None:
@@ -100,7 +104,7 @@ def test_a_ledger_that_was_there_is_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "ledger.jsonl", lines_of(2))
     before = path.read_bytes()
     write(path, lines_of(1), seed="1")
-    assert read_bytes(previous_ledger_of(path)) == before and len(read_ledger(path).lines) == 1
+    assert previous_ledger_of(path).read_bytes() == before and len(read_ledger(path).lines) == 1
 
 
 def test_a_run_is_found_by_its_folder(tmp_path: Path) -> None:
@@ -143,7 +147,7 @@ def test_a_ledger_in_a_store_is_the_one_on_a_disk(tmp_path: Path) -> None:
         again.append(['{"end":2}'])
         again.sync()
         again.close()
-        contents.append([read_bytes(path) for path in (file.path, previous_ledger_of(file.path), again.path)])
+        contents.append([bytes_at(path) for path in (file.path, previous_ledger_of(file.path), again.path)])
         with pytest.raises(FileNotFoundError, match="resume without RunLedger"):
             LedgerFile(join(folder, "nowhere.jsonl")).resume(position)
         with pytest.raises(FileNotFoundError, match="`run` must be a ledger, or a folder with one"):

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden, resolve
 from camshaft.loops.metrics import MetricLog
 from camshaft.strategies import SingleDeviceStrategy
-from camshaft.trainer.module import TrainingModule, attach_module
+from camshaft.trainer.module import TrainingModule
+from camshaft.trainer.running import attach_module
 
 
 class Regression(TrainingModule):

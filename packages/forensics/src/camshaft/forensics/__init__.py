@@ -8,9 +8,8 @@ from camshaft.forensics.ledger.ledger_check import DepartureError, LedgerCheck
 from camshaft.forensics.ledger.ledger_file import LedgerError
 from camshaft.forensics.ledger.run_ledger import RunLedger
 from camshaft.forensics.repeated_step import CorruptionError, RepeatedStep
-from camshaft.forensics.replay.capture import replay_capture
 from camshaft.forensics.replay.step import ReplayedStep, replay
-from camshaft.forensics.replay.step_capture import CaptureError, StepCapture
+from camshaft.forensics.replay.step_capture import CaptureError, StepCapture, replay_capture
 from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
 
 __all__ = [

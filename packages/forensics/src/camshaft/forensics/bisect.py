@@ -14,20 +14,18 @@ import torch
 from torch import nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.finders.trials import any_rank
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.forensics.ledger.ledger_check import LedgerCheck
-from camshaft.forensics.replay.fit import Observer, Replay, ledger_check, step_of
+from camshaft.forensics.replay.step import Observer, fit_again, ledger_check
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import is_url
 from camshaft.loops import SaveRequest
 from camshaft.loops.fit.trial import rollback
-from camshaft.loops.lifecycle import EndOfVerb
 from camshaft.trainer.running import VerbCall
 
 if TYPE_CHECKING:
     from camshaft.trainer import Trainer
 
-Predicate = Callable[[nn.Module], bool]
 _WHERE = "bisect"
 
 
@@ -74,9 +72,8 @@ def bisect(
         FileNotFoundError, LedgerError, DepartureError: As in `replay`.
     """
     if not callable(when):
-        raise TypeError(
-            must_be("when", "a function of the module", when, _WHERE, "Pass a function that returns a bool.")
-        )
+        action = "Pass a function that returns a bool."
+        raise TypeError(must_be("when", "a function of the module", when, _WHERE, action))
     loaders = {"train": train_dataloaders, "validate": val_dataloaders}
     call = VerbCall("fit", model, loaders, datamodule, None, weights_only)
     with _temporary_folder(trainer) as folder:
@@ -89,19 +86,19 @@ class _Bisection:
 
     _trainer: Trainer
     _call: VerbCall
-    _when: Predicate
+    _when: Callable[[nn.Module], bool]
     _ledger: str | os.PathLike[str] | None
     _folder: str
 
     def run(self, good: str | os.PathLike[str], bad: str | os.PathLike[str]) -> int:
         """Return the first step after `good` at which the predicate holds."""
-        first, last = self._look_at(good), self._look_at(bad)
+        first, last = (self._replay(path, None, _LookAtStart(self._when)) for path in (good, bad))
         if last.step <= first.step:
             rule = f"a later checkpoint than `good`, which is of step {first.step:,}"
             raise InvalidArgumentError("bad", rule, f"step {last.step:,}", _WHERE, "Swap them, or pass others.")
-        for name, look, expected in (("good", first, False), ("bad", last, True)):
-            if look.holds is not expected:
-                rule = f"a checkpoint at which the predicate is {expected}"
+        for name, look in (("good", first), ("bad", last)):
+            if look.holds is not (look is last):
+                rule = f"a checkpoint at which the predicate is {look is last}"
                 action = "Pass one before the change as `good` and one after it as `bad`."
                 raise InvalidArgumentError(name, rule, f"{look.holds} at step {look.step:,}", _WHERE, action)
         return self._search(first.step, good, last.step)
@@ -112,50 +109,41 @@ class _Bisection:
         while ceiling - low > 1:
             middle = (low + ceiling) // 2
             path = os.path.join(self._folder, f"{middle}.ckpt")
-            look = _LookAt(self._when, middle, path)
-            self._replay(low_path, high, look, saved_path=path)
+            look = self._replay(low_path, high, _LookAt(self._when, middle, path), saved_path=path)
             if look.holds:
                 high, ceiling, is_confirmed = min(high, look.step), middle, True
             elif look.step >= high:
-                raise self._not_repeated(high)
+                raise _not_repeated(high)
             else:
-                self._remove(low_path)
+                if os.path.dirname(low_path) == self._folder and self._trainer.is_global_zero:
+                    shutil.rmtree(low_path) if os.path.isdir(low_path) else os.remove(low_path)
                 low, low_path = look.step, path
                 ceiling = max(ceiling, low)
         if high - low == 1 and is_confirmed:
             return high
-        scan = _Scan(self._when, low)
-        self._replay(low_path, high, scan)
-        if scan.found is None:
-            raise self._not_repeated(high)
-        return scan.found
-
-    def _look_at(self, path: str | os.PathLike[str]) -> _LookAtStart:
-        look = _LookAtStart(self._when)
-        self._replay(path, None, look)
-        return look
+        scan = self._replay(low_path, high, _Scan(self._when, low))
+        if not scan.holds:
+            raise _not_repeated(high)
+        return scan.step
 
     def _replay(
         self, path: str | os.PathLike[str], to_step: int | None, look: _Look, saved_path: str | None = None
-    ) -> None:
+    ) -> _Look:
         if to_step is not None:
             look.check = ledger_check(self._trainer, self._ledger)
         call = attrs.evolve(self._call, ckpt_path=path)
-        Replay(call=call, before=[look], check=look.check, saved_path=saved_path).run(self._trainer, to_step)
+        fit_again(self._trainer, call, look, to_step=to_step, saved_path=saved_path)
         if to_step is not None and not look.has_ended:
-            raise self._not_repeated(to_step)
+            raise _not_repeated(to_step)
+        return look
 
-    def _not_repeated(self, step: int) -> RuntimeError:
-        return RuntimeError(
-            f"A replay must come to step {step:,} of the run again, with the same result of the predicate, but got "
-            "another one. The run is not deterministic, or module, data or arguments are not its own: pass `ledger` to "
-            "find in what they part."
-        )
 
-    def _remove(self, path: str | os.PathLike[str]) -> None:
-        """Remove a state of ours that is not needed any more."""
-        if os.path.dirname(path) == self._folder and self._trainer.is_global_zero:
-            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+def _not_repeated(step: int) -> RuntimeError:
+    return RuntimeError(
+        f"A replay must come to step {step:,} of the run again, with the same result of the predicate, but got another "
+        "one. The run is not deterministic, or module, data or arguments are not its own: pass `ledger` to find the "
+        "cause."
+    )
 
 
 class _Look(Observer):
@@ -164,33 +152,19 @@ class _Look(Observer):
     Attributes:
         holds: What it returned last.
         step: The number of updates then.
-        has_ended: Whether the replay came to where it was to end.
-        check: The check of the replay against a ledger, if there is one.
     """
 
-    check: LedgerCheck | None = None
-
-    def __init__(self, when: Predicate) -> None:
-        self.holds = self.has_ended = False
-        self.step = 0
+    def __init__(self, when: Callable[[nn.Module], bool], step: int = 0) -> None:
+        self.holds, self.step = False, step
         self._when = when
 
-    def look(self, trainer: Any) -> bool:
+    def look(self) -> bool:
         """Return whether the predicate holds in any process, and leave no trace. Collective."""
-        run, strategy = trainer.current_run, trainer.strategy
+        trainer, run = self.trainer, self.trainer.current_run
         with rollback(run, trainer.fit_loop.data), trainer.silenced(), torch.no_grad():
             holds = bool(self._when(run.module))
-        if strategy.world_size > 1:
-            holds = bool(strategy.reduce(torch.tensor(int(holds)), "max").item())
-        self.holds, self.step = holds, trainer.global_step
-        return holds
-
-    def end(self, trainer: Any) -> None:
-        """End the replay. Collective. Raises `EndOfVerb`."""
-        if self.check is not None:
-            self.check.check_last(trainer, self.step)
-        self.has_ended = True
-        raise EndOfVerb
+        self.holds, self.step = any_rank(trainer.strategy, holds), trainer.global_step
+        return self.holds
 
 
 class _LookAtStart(_Look):
@@ -198,15 +172,15 @@ class _LookAtStart(_Look):
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Look, and end."""
-        self.look(trainer)
-        self.step = step_of(trainer.current_run)
-        self.end(trainer)
+        self.look()
+        self.step = trainer.current_run.checkpoint["global_step"]
+        self.end(self.step)
 
 
 class _LookAt(_Look):
     """Looks where the first checkpoint at a step or later would be saved, and saves it unless the predicate holds."""
 
-    def __init__(self, when: Predicate, step: int, path: str) -> None:
+    def __init__(self, when: Callable[[nn.Module], bool], step: int, path: str) -> None:
         super().__init__(when)
         self._at, self._path, self._is_asked = step, path, False
 
@@ -214,26 +188,18 @@ class _LookAt(_Look):
         """Look at the end of the batch, or of the epoch with it."""
         if trainer.global_step >= self._at and not self._is_asked:
             self._is_asked = True
-            trainer.at_save_point(lambda: self._look_and_save(trainer))
+            trainer.at_save_point(self._look_and_save)
 
-    def _look_and_save(self, trainer: Any) -> None:
-        if not self.look(trainer):
-            trainer.current_run.request_save(SaveRequest(self._path))
-            trainer.current_run.finish_saving()
-        self.end(trainer)
+    def _look_and_save(self) -> None:
+        if not self.look():
+            run = self.trainer.current_run
+            run.request_save(SaveRequest(self._path))
+            run.finish_saving()
+        self.end(self.step)
 
 
 class _Scan(_Look):
-    """Looks after every update, also inside of batches.
-
-    Attributes:
-        found: The first step at which the predicate holds.
-    """
-
-    def __init__(self, when: Predicate, step: int) -> None:
-        super().__init__(when)
-        self.found: int | None = None
-        self._seen = step
+    """Looks after every update, also inside of batches, until the predicate holds."""
 
     def call_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Look before the next step."""
@@ -245,12 +211,8 @@ class _Scan(_Look):
         self._see()
 
     def _see(self) -> None:
-        step = self.trainer.global_step
-        if step > self._seen:
-            self._seen = step
-            if self.look(self.trainer):
-                self.found = step
-                self.end(self.trainer)
+        if self.trainer.global_step > self.step and self.look():
+            self.end(self.step)
 
 
 @contextmanager

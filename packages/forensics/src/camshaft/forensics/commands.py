@@ -6,8 +6,7 @@ import argparse
 import os
 import sys
 from bdb import BdbQuit
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
@@ -17,8 +16,7 @@ from camshaft.forensics.compare import compare as compare_runs
 from camshaft.forensics.compare import draw
 from camshaft.forensics.ledger.ledger_check import DepartureError
 from camshaft.forensics.ledger.ledger_file import LedgerError
-from camshaft.forensics.replay.capture import circumstances, find_capture, make_again, module_for
-from camshaft.forensics.replay.step_capture import CaptureError
+from camshaft.forensics.replay.step_capture import CaptureError, circumstances, find_capture, make_again, module_for
 from camshaft.hooks_core import HookFaultError
 
 EQUAL, DIFFERS, BAD_INPUT = 0, 1, 2
@@ -89,14 +87,11 @@ def replay(words: Sequence[str]) -> int:
     weights_only = False if options.unpickle else None
     try:
         path, capture = find_capture(options.folder, options.step, options.rank, weights_only)
-    except (OSError, CaptureError) as error:
-        return _refuse(error)
-    if options.config is None and options.module is None:
-        parser.error(f"--module or --config is required, as a capture holds no code: it is of a {capture.module}")
-    given = _module_of_config(options.config) if options.module is None else _imported(parser, options.module)
-    try:
+        if options.config is None and options.module is None:
+            parser.error(f"--module or --config is required, as a capture holds no code: it is of a {capture.module}")
+        given = _module_of_config(options.config) if options.module is None else _imported(parser, options.module)
         module = module_for(capture, given, path, weights_only)
-    except TypeError as error:
+    except (OSError, CaptureError, TypeError) as error:
         return _refuse(error)
     print(f"{path}: {capture.reason}")
     print(f"step {capture.step:,}, epoch {capture.epoch}, rank {capture.rank} of {capture.world_size}", flush=True)
@@ -187,17 +182,15 @@ def _module_of_config(path: str) -> Any:
 def _of_run(command: str, words: Sequence[str]) -> int:
     """Run `replay` or `bisect` with the options of a fit."""
     try:
-        from camshaft.trainer.cli.command_line import CommandLine, refuse
+        from camshaft.trainer.cli.command_line import CommandLine
     except ModuleNotFoundError as error:
         return _refuse(error)
     from camshaft.forensics.bisect import bisect as bisect_run
-    from camshaft.forensics.replay.fit import nearest_checkpoint
+    from camshaft.forensics.replay.step import nearest_checkpoint
     from camshaft.forensics.replay.step import replay as replay_step
 
     class ReplayLine(CommandLine):
         """A command line with the subcommands `replay` and `bisect`."""
-
-        status = EQUAL
 
         @staticmethod
         def subcommands() -> dict[str, set[str]]:
@@ -214,39 +207,32 @@ def _of_run(command: str, words: Sequence[str]) -> int:
             super().parse_arguments(parser, args)
             config = self.config[self.config.subcommand]
             if config.get("ckpt_path") and "to_step" in config:
-                path = config["ckpt_path"]
-                with self._errors_in_a_line():
-                    config["ckpt_path"] = os.fspath(nearest_checkpoint(path, config["to_step"] - 1) or path)
+                config["ckpt_path"] = os.fspath(nearest_checkpoint(config["ckpt_path"], config["to_step"] - 1))
 
         def replay(self, **options: Any) -> None:
             """Replay, and print what the steps of the update computed."""
-            with self._errors_in_a_line(), suppress(BdbQuit):
-                for step in replay_step(self.trainer, **options):
-                    loss = "none" if step.loss is None else f"{step.loss.item():.6g}"
-                    print(f"Step {step.step:,}, epoch {step.epoch}, batch {step.batch_idx}: the loss is {loss}.")
-                    print(f"{step.inspection}\n")
+            for step in replay_step(self.trainer, **options):
+                loss = "none" if step.loss is None else f"{step.loss.item():.6g}"
+                print(f"Step {step.step:,}, epoch {step.epoch}, batch {step.batch_idx}: the loss is {loss}.")
+                print(f"{step.inspection}\n")
 
         def bisect(self, **options: Any) -> None:
             """Bisect, and print the step that was found."""
-            with self._errors_in_a_line():
-                found, name = bisect_run(self.trainer, **options), options["when"].__name__
-                print(f"`{name}` holds after step {found:,}, and does not after the step before.")
+            found, name = bisect_run(self.trainer, **options), options["when"].__name__
+            print(f"`{name}` holds after step {found:,}, and does not after the step before.")
 
-        @contextmanager
-        def _errors_in_a_line(self) -> Iterator[None]:
-            try:
-                yield
-            except DepartureError as error:
-                print("\n".join([f"error: {error}", *error.__notes__]), file=sys.stderr)
-                self.status = DIFFERS
-            except (InvalidArgumentError, LedgerError, FileNotFoundError) as error:
-                refuse(str(error))
-
-    chosen = [command]
-    for word in words:
-        option, equals, value = word.partition("=")
-        chosen.append(_OTHER_WORDS.get(option, option) + equals + value)
-    return ReplayLine(chosen, "python -m camshaft.forensics", _OF_RUN).status
+    options = [word.partition("=") for word in words]
+    chosen = [_OTHER_WORDS.get(option, option) + equals + value for option, equals, value in options]
+    try:
+        ReplayLine([command, *chosen], "python -m camshaft.forensics", _OF_RUN)
+    except DepartureError as error:
+        print("\n".join([f"error: {error}", *error.__notes__]), file=sys.stderr)
+        return DIFFERS
+    except (InvalidArgumentError, LedgerError, FileNotFoundError) as error:
+        sys.exit(_refuse(error))
+    except BdbQuit:
+        pass
+    return EQUAL
 
 
 def _refuse(error: Exception) -> int:

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_number
-from camshaft.forensics.ledger.ledger_file import Ledger, find_ledger, read_ledger
+from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_number
+from camshaft.forensics.ledger.ledger_file import Ledger, find_ledger, number_of, read_ledger
 
 RTOL_OF_OTHER_WORLD_SIZE = 1e-3
 """The tolerance by default where numbers are added up in another order."""
 
 _NUM_NAMED = 5
 _NOT_COMPARED = {"ledger", "chain"}
-_LAYOUTS = {"float32": ">f", "float64": ">d", "float16": ">e"}
-_RANDOM = {
-    "torch": "random numbers of torch on the CPU",
-    "cuda": "random numbers of torch on the CUDA device",
-    "python": "random numbers of Python",
-    "numpy": "random numbers of NumPy",
-}
+_RANDOM = {"torch": "torch on the CPU", "cuda": "torch on the CUDA device", "python": "Python", "numpy": "NumPy"}
 
 
 @attrs.frozen
@@ -130,21 +123,19 @@ class _Comparing:
         of_one, of_other = self.updates
         common = [step for step in of_one if step in of_other]
         if not common and (of_one or of_other):
-            rule = "two runs with updates in common"
-            value = [self._span(updates) for updates in self.updates]
-            raise InvalidArgumentError("runs", rule, value, "compare", "Compare runs with the same `every_n_steps`.")
+            spans = [f"steps {min(one)} to {max(one)}" if one else "no steps" for one in self.updates]
+            action = "Compare runs with the same `every_n_steps`."
+            raise InvalidArgumentError("runs", "two runs with updates in common", spans, "compare", action)
         self._note()
         part = next((step for step in common if any(self._differences(step))), None)
         differences = [] if part is None else list(self._differences(part))
         num_equal = len(common) if part is None else common.index(part)
-        ending = None
-        if part is None:
-            lasts = [max(updates, default=0) for updates in self.updates]
-            if lasts[0] != lasts[1]:
-                longer = 0 if lasts[0] > lasts[1] else 1
-                ending = f"{self._name(1 - longer)} ends there, {self._name(longer)} goes on to {lasts[longer]:,}"
-            else:
-                part, differences = self._end(common)
+        lasts, ending = [max(updates, default=0) for updates in self.updates], None
+        if part is None and lasts[0] != lasts[1]:
+            longer = int(lasts[1] > lasts[0])
+            ending = f"{self._name(1 - longer)} ends there, {self._name(longer)} goes on to {lasts[longer]:,}"
+        elif part is None and (differences := list(self._ends())):
+            part = common[-1] if common else 0
         digests_step, parameters = self._parameters(common, part)
         return Comparison(
             num_equal=num_equal,
@@ -169,7 +160,7 @@ class _Comparing:
             for rank, states in enumerate(zip(one["random"], other["random"], strict=False)):
                 for name in states[0]:
                     if name in states[1] and states[0][name] != states[1][name]:
-                        yield f"{_RANDOM.get(name, name)}{self._on(rank)}"
+                        yield f"random numbers of {_RANDOM.get(name, name)}{self._on(rank)}"
         if self.rtol is None or step == 1:
             yield from _digests(one, other)
         yield from self._numbers("loss", one["loss"], other["loss"])
@@ -198,21 +189,18 @@ class _Comparing:
                 yield f"{name}: {means[0]!r} and {means[1]!r}, {_distance(*means):.3g} apart"
             return
         for rank, (mine, its) in enumerate(zip(one, other, strict=True)):
-            if mine != its:
-                found = next((pair for pair in zip(mine, its, strict=False) if pair[0] != pair[1]), None)
-                if found is None:
-                    yield f"{name}: {len(mine)} and {len(its)} values{self._on(rank)}"
-                else:
-                    texts = [f"{_number(bits)!r} ({bits})" for bits in found]
-                    yield f"{name}: {texts[0]} and {texts[1]}{self._on(rank)}"
+            differing = [pair for pair in zip(mine, its, strict=False) if pair[0] != pair[1]]
+            if differing:
+                texts = [f"{number_of(bits)!r} ({bits})" for bits in differing[0]]
+                yield f"{name}: {texts[0]} and {texts[1]}{self._on(rank)}"
+            elif len(mine) != len(its):
+                yield f"{name}: {len(mine)} and {len(its)} values{self._on(rank)}"
 
-    def _end(self, common: Sequence[int]) -> tuple[int | None, list[str]]:
-        """Compare what both ended with, where both came to their end."""
-        ends = [next((line for line in ledger.lines if "end" in line), None) for ledger in self.ledgers]
-        if self.rtol is not None or ends[0] is None or ends[1] is None:
-            return None, []
-        found = [f"{one}, after the last update" for one in _digests(ends[0], ends[1])]
-        return (common[-1] if common else 0, found) if found else (None, [])
+    def _ends(self) -> Iterator[str]:
+        """Yield in what the runs differ after the last update, where both came to their end."""
+        ends = [next((line for line in ledger.lines if "end" in line), {}) for ledger in self.ledgers]
+        for one in _digests(*ends) if self.rtol is None else ():
+            yield f"{one}, after the last update"
 
     def _parameters(self, common: Sequence[int], part: int | None) -> tuple[int | None, list[str]]:
         """Return the first update from the parting on with other weights, and which these are."""
@@ -231,25 +219,19 @@ class _Comparing:
         for idx, ledger in enumerate(self.ledgers):
             for line in ledger.lines:
                 if "resumed" in line:
-                    changes = "; ".join(_differing(*_sides(line["changed"]), ""))
-                    self.notes.append(
-                        f"{self._name(idx)} went on after step {line['resumed']:,} with another {changes}"
-                    )
+                    sides = ({name: pair[side] for name, pair in line["changed"].items()} for side in (0, 1))
+                    place = f"{self._name(idx)} went on after step {line['resumed']:,}"
+                    self.notes.append(f"{place} with another {'; '.join(_differing(*sides, ''))}")
         if self.rtol is not None:
             self.notes.append(
                 f"Numbers are equal within a relative distance of {self.rtol:g}; random numbers and weights after the "
                 "first update are not compared."
             )
-        firsts = [next(iter(updates.values()), None) for updates in self.updates]
-        if None not in firsts:
-            knows = [_is_known(first["samples"]) for first in firsts if first is not None]
-            if knows[0] != knows[1]:
-                self.notes.append("Samples are not compared: only one of the runs knows their indices.")
-            elif not knows[0] and not self.has_same_processes:
-                self.notes.append("Samples are not compared: they are digests of the batches of each process.")
-
-    def _span(self, updates: Mapping[int, Any]) -> str:
-        return f"steps {min(updates)} to {max(updates)}" if updates else "no steps"
+        knows = [_is_known(next(iter(updates.values()))["samples"]) for updates in self.updates if updates]
+        if knows in ([True, False], [False, True]):
+            self.notes.append("Samples are not compared: only one of the runs knows their indices.")
+        elif knows == [False, False] and not self.has_same_processes:
+            self.notes.append("Samples are not compared: they are digests of the batches of each process.")
 
     def _name(self, idx: int) -> str:
         paths = [str(ledger.path) for ledger in self.ledgers]
@@ -269,8 +251,6 @@ def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     Raises:
         ModuleNotFoundError: If matplotlib is not installed.
     """
-    from camshaft.callbacks.arguments import check_installed
-
     check_installed("matplotlib", "plot", "draw")
     from matplotlib.figure import Figure
 
@@ -281,14 +261,12 @@ def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         shown = [far if math.isfinite(far) else math.nan for far in distances]
         axes.plot(steps, shown, label=name, linewidth=1.2, marker="." if len(steps) < 100 else None)
     axes.set_yscale("symlog", linthresh=smallest)
-    axes.set_ylim(bottom=0)
+    title = f"Equal for {comparison.num_equal:,} steps"
     if comparison.step is not None:
         axes.axvline(comparison.step, color="gray", linestyle="--", linewidth=1)
-        axes.set_title(f"The runs part at step {comparison.step:,}")
-    else:
-        axes.set_title(f"Equal for {comparison.num_equal:,} steps")
-    axes.set_xlabel("step")
-    axes.set_ylabel("relative distance")
+        title = f"The runs part at step {comparison.step:,}"
+    axes.set(title=title, xlabel="step", ylabel="relative distance")
+    axes.set_ylim(bottom=0)
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(Path(path), dpi=150)
@@ -296,8 +274,7 @@ def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
 
 def _digests(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     """Yield in which parameters and states of optimizers two lines with digests differ."""
-    names = {"weights": "weights", "optimizer": "state of the optimizer"}
-    for key, name in names.items():
+    for key, name in (("weights", "weights"), ("optimizer", "state of the optimizer")):
         if key in one and key in other and one[key] != other[key]:
             yield f"{name}: {_some(_other_keys(one[key], other[key]))}"
     if "settings" in one and "settings" in other:
@@ -310,7 +287,8 @@ def _other_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def _differing(one: Any, other: Any, path: str) -> Iterator[str]:
     """Yield the places at which two plain values differ, with both."""
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other) and any(_nested(one)):
+    are_lists = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
+    if are_lists and any(isinstance(item, (dict, list)) for item in one):
         one, other = ({str(place): item for place, item in enumerate(value)} for value in (one, other))
     if not isinstance(one, dict) or not isinstance(other, dict):
         if one != other:
@@ -319,14 +297,6 @@ def _differing(one: Any, other: Any, path: str) -> Iterator[str]:
     for name in {**one, **other}:
         if path or name not in _NOT_COMPARED:
             yield from _differing(one.get(name), other.get(name), f"{path}.{name}" if path else name)
-
-
-def _nested(values: list[Any]) -> Iterator[bool]:
-    return (isinstance(value, (dict, list)) for value in values)
-
-
-def _sides(changed: Mapping[str, list[Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    return {name: pair[0] for name, pair in changed.items()}, {name: pair[1] for name, pair in changed.items()}
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -342,21 +312,9 @@ def _is_known(samples: Any) -> bool:
     return not any(isinstance(sample, str) for sample in _flat(samples))
 
 
-def _number(bits: str) -> float:
-    """Return the number of some bits, as a ledger has them."""
-    dtype, _, text = bits.partition(":")
-    if dtype in _LAYOUTS:
-        (number,) = struct.unpack(_LAYOUTS[dtype], bytes.fromhex(text))
-        return float(number)
-    if dtype == "bfloat16":
-        (number,) = struct.unpack(">f", bytes.fromhex(text + "0000"))
-        return float(number)
-    return float(text)
-
-
 def _mean(of_ranks: list[list[str]]) -> float:
     """Return the mean over processes of the sum of each one's numbers; losses of a window are parts of one."""
-    sums = [math.fsum(map(_number, numbers)) for numbers in of_ranks]
+    sums = [math.fsum(map(number_of, numbers)) for numbers in of_ranks]
     return math.fsum(sums) / len(sums) if sums else math.nan
 
 

@@ -101,11 +101,10 @@ class RepeatedStep(Callback):
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Check that a step can be repeated."""
-        where = type(self).__name__
         if not isinstance(trainer, StepTrials):
             action = "Leave the callback out, or define `trial_step` as in camshaft.hooks_core.protocols."
-            raise TypeError(must_be("trainer", "one whose steps can be undone", trainer, where, action))
-        self._steps = TrialSteps(trainer, module, where)
+            raise TypeError(must_be("trainer", "one whose steps can be undone", trainer, "RepeatedStep", action))
+        self._steps = TrialSteps(trainer, module, type(self).__name__)
         self._next, self._is_first, self.left_out = trainer.global_step, True, []
 
     def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
@@ -115,11 +114,9 @@ class RepeatedStep(Callback):
         self._next = (trainer.global_step // self.every_n_steps + 1) * self.every_n_steps
         is_first, self._is_first = self._is_first, False
         num_times = _NUM_AT_START if is_first else 2
-        results = [self._repeat(trainer, module, batch, batch_idx) for _ in range(num_times)]
+        first, *others = [self._repeat(trainer, module, batch, batch_idx) for _ in range(num_times)]
         self.num_repeated += 1
-        differing = [
-            name for name in results[0] if any(name not in one or one[name] != results[0][name] for one in results)
-        ]
+        differing = [name for name in first if any(one.get(name) != first[name] for one in others)]
         strategy = trainer.strategy
         if is_first:
             if any_rank(strategy, bool(differing)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,14 +13,11 @@ from torch import Tensor
 from camshaft.hooks_core.support.transfer import map_nested, move_to_device
 from camshaft.strategies import SingleDeviceStrategy
 
-if TYPE_CHECKING:
-    from camshaft.trainer.module import TrainingModule
 
-
-def all_gather(module: TrainingModule, data: Any, group: Any, sync_grads: bool) -> Any:
+def all_gather(data: Any, device: torch.device, strategy: Any, group: Any, sync_grads: bool) -> Any:
     """Gather the tensors in a collection; see `TrainingModule.all_gather`."""
-    on_device = move_to_device(_as_tensors(data, module.device), module.device)
-    if isinstance(module.trainer.strategy, SingleDeviceStrategy) or not dist.is_initialized():
+    on_device = move_to_device(_as_tensors(data, device), device)
+    if isinstance(strategy, SingleDeviceStrategy) or not dist.is_initialized():
         return on_device
     from torch.distributed.nn.functional import all_gather  # imports much
 

@@ -9,7 +9,7 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any
 
 from torch import Tensor
 
@@ -33,27 +33,19 @@ from camshaft.trainer.hyperparameters import (
     takes_any,
 )
 
-if TYPE_CHECKING:
-    from camshaft.trainer.data_module import DataModule
-    from camshaft.trainer.module import TrainingModule
-
-
-_Module = TypeVar("_Module", bound="TrainingModule")
-_Data = TypeVar("_Data", bound="DataModule")
-
 _Path = str | os.PathLike[str]
 _Source = _Path | IO[bytes]
 
 
 def rebuild(
-    cls: type[_Module],
+    cls: type[Any],
     path: _Source,
     map_location: Any,
     strict: bool | None,
     weights_only: bool | None,
     hparams_file: _Path | None,
     arguments: Mapping[str, Any],
-) -> _Module:
+) -> Any:
     """Build a module; see `TrainingModule.load_from_checkpoint`.
 
     Raises:
@@ -65,7 +57,7 @@ def rebuild(
         action = "Pass a checkpoint of a module."
         raise ValueError(must_be("path", "a checkpoint with a 'state_dict'", sorted(checkpoint), where, action))
     found = format_of(checkpoint, cls.checkpoint_formats)
-    module: _Module = built(cls, checkpoint, "", hparams_file, arguments, path, found, weights_only)
+    module = built(cls, checkpoint, "", hparams_file, arguments, path, found, weights_only)
     strict = _strictness(module, strict, where)
     for hook in ("configure_sharded_model", "configure_model"):
         if is_overridden(module, hook):
@@ -94,17 +86,17 @@ def rebuild(
 
 
 def rebuild_data_module(
-    cls: type[_Data],
+    cls: type[Any],
     path: _Source,
     map_location: Any,
     weights_only: bool | None,
     hparams_file: _Path | None,
     arguments: Mapping[str, Any],
-) -> _Data:
+) -> Any:
     """Build a data module; see `DataModule.load_from_checkpoint`."""
     checkpoint = _read(path, map_location, weights_only)
     found = format_of(checkpoint, cls.checkpoint_formats)
-    data: _Data = built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path, found, weights_only)
+    data = built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path, found, weights_only)
     state = checkpoint.get("data") if found is None else found.data_state(checkpoint, cls)
     if state is not None:
         data.load_state_dict(state)
@@ -284,7 +276,7 @@ def _known(cls: type, arguments: dict[str, Any], where: str) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in unknown}
 
 
-def _strictness(module: TrainingModule, strict: bool | None, where: str) -> bool:
+def _strictness(module: Any, strict: bool | None, where: str) -> bool:
     own = bool(module.strict_loading)
     if strict is not None and vars(module).get("_strict_loading") is not None and strict != own:
         action = "Pass the same, or leave it out."

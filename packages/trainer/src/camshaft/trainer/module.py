@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
-import attrs
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
 from camshaft.hooks_core.support.messages import must_be
-from camshaft.loops.metrics import MetricLogging, StandaloneLog
+from camshaft.loops.metrics import MetricLogging
 from camshaft.loops.optimization.update import LossError, check_loss
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.export import names_not_exported, to_onnx, to_torchscript
@@ -24,7 +23,6 @@ from camshaft.trainer.hyperparameters import HyperparametersMixin
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from camshaft.loops.metrics import MetricLog
     from camshaft.trainer.trainer import Trainer
 
 
@@ -224,7 +222,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         """
         from camshaft.trainer.gathering import all_gather  # rarely needed
 
-        return all_gather(self, data, group, sync_grads)
+        return all_gather(data, self.device, self.trainer.strategy, group, sync_grads)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without trainer, log and compiled code, for copies and pickles."""
@@ -438,44 +436,6 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attributes__ = names_not_exported(
     TrainingModule
 )
-
-
-@attrs.frozen(eq=False, repr=False)
-class Attachment:
-    """Trainer and log of a training module."""
-
-    module: TrainingModule
-    trainer: Trainer | None
-    metric_log: MetricLog | StandaloneLog | None
-
-
-def attach_module(module: nn.Module, trainer: Trainer, metric_log: MetricLog | None) -> None:
-    """Give a module, and every training module in it, its trainer and its log.
-
-    Args:
-        module: Any module; one without training modules is left alone.
-        metric_log: Its metric log; None lets modules keep the last values by themselves.
-    """
-    parts = [part for part in module.modules() if isinstance(part, TrainingModule)]
-    warning = "Values that are logged go nowhere with barebones=True. Leave it out to log them."
-    reattach(
-        [Attachment(part, trainer, StandaloneLog(warning) if metric_log is None else metric_log) for part in parts]
-    )
-
-
-def attachments(module: nn.Module) -> list[Attachment]:
-    """Return trainer and log of every training module in a module, for `reattach`."""
-    return [
-        Attachment(part, part._trainer, part._metric_log)
-        for part in module.modules()
-        if isinstance(part, TrainingModule)
-    ]
-
-
-def reattach(parts: Iterable[Attachment]) -> None:
-    """Give training modules the trainers and logs that they had."""
-    for part in parts:
-        part.module.__dict__["_trainer"], part.module.__dict__["_metric_log"] = part.trainer, part.metric_log
 
 
 def _backward_with(

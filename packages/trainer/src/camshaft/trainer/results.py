@@ -7,12 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING
+from typing import Any
 
 import camshaft.callbacks as stock  # imports its exports on access
-
-if TYPE_CHECKING:
-    from camshaft.trainer.trainer import Trainer
 
 
 def print_results(results: Sequence[Mapping[str, float]], verb: str) -> None:
@@ -46,7 +43,7 @@ def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def fit_summary(trainer: Trainer) -> str:
+def fit_summary(trainer: Any) -> str:
     """Return a summary of a fit: why it ended, amount and speed of training, best checkpoints; a line each.
 
     Lines that are wider than the terminal break between words, and a path that is wider between its folders. A callback
@@ -69,7 +66,7 @@ class _PathWrapper(TextWrapper):
         return [part for of_chunk in parts for part in of_chunk]
 
 
-def _reason(trainer: Trainer) -> str:
+def _reason(trainer: Any) -> str:
     reason = trainer.fit_loop.stop_reason
     if reason is None:
         return "nothing was left to train"
@@ -80,7 +77,7 @@ def _reason(trainer: Trainer) -> str:
     return reason
 
 
-def _amount(trainer: Trainer) -> str:
+def _amount(trainer: Any) -> str:
     from camshaft.callbacks.progress.meter import format_seconds  # needed at the end only
 
     progress = trainer.fit_loop.progress
@@ -90,7 +87,7 @@ def _amount(trainer: Trainer) -> str:
     return f"{progress.current_epoch} {epochs}, {num_updates} updates in {format_seconds(seconds)}{rate}"
 
 
-def _checkpoints(trainer: Trainer) -> Iterator[tuple[str, str]]:
+def _checkpoints(trainer: Any) -> Iterator[tuple[str, str]]:
     for callback in trainer.callbacks:
         if not isinstance(callback, stock.ModelCheckpoint) or not callback.best_model_path:
             continue

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -21,17 +21,13 @@ from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.processes import OrderlyExit
 from camshaft.loops import FitLoop, Run, SaveRequest
 from camshaft.loops.evaluation.loops import ModuleModes
+from camshaft.loops.metrics import MetricLog, StandaloneLog
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states
 from camshaft.strategies import ObjectsInPlace
 from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, note_left_out, read_requested
-from camshaft.trainer.data_module import DataModule
+from camshaft.trainer.hyperparameters import HyperparametersMixin
 from camshaft.trainer.loggers import finalize_loggers, share_log_dir
-from camshaft.trainer.module import attach_module, attachments, reattach
 from camshaft.trainer.states import TrainerStatus
-
-if TYPE_CHECKING:
-    from camshaft.trainer.trainer import Trainer
-
 
 _fit_idxs = count()
 """Index of the next fit of this process, over all trainers: the same where a script runs again."""
@@ -89,12 +85,13 @@ class VerbState:
 
 
 @contextmanager
-def running(trainer: Trainer, call: VerbCall) -> Iterator[Run]:
+def running(trainer: Any, call: VerbCall) -> Iterator[Run]:
     """Attach module, data and loggers to a trainer for a verb, and close the loggers at its end. Collective.
 
-    Objects of another trainer that runs are given back to it; see `Borrowed`.
+    Objects of another trainer that runs are given back to it afterwards.
 
     Args:
+        trainer: The trainer.
         call: Arguments of the verb.
 
     Yields:
@@ -111,34 +108,32 @@ def running(trainer: Trainer, call: VerbCall) -> Iterator[Run]:
             f"`{call.verb}` cannot be called while `{of_run}` runs. Use another trainer inside of hooks."
         )
     module = choose_module(call.verb, call.model, trainer.model)
-    borrowed = Borrowed(module, trainer)
-    try:
-        run = _attach(trainer, call, module, borrowed)
-        raised: BaseException | None = None
+    with _borrowed(module, trainer, is_trained=call.verb == "fit") as lent:
         try:
-            yield run
+            run = _attach(trainer, call, module, lent)
+            raised: BaseException | None = None
+            try:
+                yield run
+            except OrderlyExit:
+                raise
+            except BaseException as error:
+                raised = error
+                if isinstance(error, KeyError) and run.checkpoint is not None:
+                    note_left_out(error, run.checkpoint)
+                raise
+            finally:
+                state.status = TrainerStatus.FINISHED if raised is None else TrainerStatus.INTERRUPTED
+                run.stage = None
+                run.forget_saves()  # of a verb that failed before it could begin
+                finalize_loggers(trainer.loggers, raised)
         except OrderlyExit:
             raise
-        except BaseException as error:
-            raised = error
-            if isinstance(error, KeyError) and run.checkpoint is not None:
-                note_left_out(error, run.checkpoint)
+        except BaseException:
+            state.status = TrainerStatus.INTERRUPTED
             raise
-        finally:
-            state.status = TrainerStatus.FINISHED if raised is None else TrainerStatus.INTERRUPTED
-            run.stage = None
-            run.forget_saves()  # of a verb that failed before it could begin
-            finalize_loggers(trainer.loggers, raised)
-    except OrderlyExit:
-        raise
-    except BaseException:
-        state.status = TrainerStatus.INTERRUPTED
-        raise
-    finally:
-        borrowed.give_back(was_trained=call.verb == "fit")
 
 
-def _attach(trainer: Trainer, call: VerbCall, module: nn.Module, borrowed: Borrowed) -> Run:
+def _attach(trainer: Any, call: VerbCall, module: nn.Module, lent: list[tuple[Any, Any]]) -> Run:
     """Make the run of a verb, and let the trainer, the module and the data module know each other."""
     state, metric_log = trainer.verb_state, trainer.metric_log
     attach_module(module, trainer, metric_log)  # before `connect`, which modules of others may override
@@ -146,15 +141,35 @@ def _attach(trainer: Trainer, call: VerbCall, module: nn.Module, borrowed: Borro
     state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.find_log_dir)
     run = _new_run(trainer, call, module)
     state.run, state.status = run, TrainerStatus.RUNNING
-    borrowed.take_data(run.data)
-    if isinstance(run.data, DataModule):
+    if _is_attachable(run.data):
+        if _is_of_another(run.data, trainer):
+            lent.append((run.data, run.data.trainer))
         run.data.trainer = trainer
     if metric_log is not None:
         metric_log.clear(run.module)
     return run
 
 
-def _new_run(trainer: Trainer, call: VerbCall, module: nn.Module) -> Run:
+def attach_module(module: nn.Module, trainer: Any, metric_log: MetricLog | None) -> None:
+    """Give a module, and every training module in it, its trainer and its log.
+
+    Args:
+        module: Any module; one without training modules is left alone.
+        trainer: The trainer.
+        metric_log: Its metric log; None lets modules keep the last values by themselves.
+    """
+    warning = "Values that are logged go nowhere with barebones=True. Leave it out to log them."
+    log = StandaloneLog(warning) if metric_log is None else metric_log
+    for part in filter(_is_attachable, module.modules()):
+        part.__dict__.update(_trainer=trainer, _metric_log=log)
+
+
+def _is_attachable(one: object) -> bool:
+    """Return whether an object is a training module or a data module."""
+    return isinstance(one, HyperparametersMixin) and hasattr(one, "_trainer")
+
+
+def _new_run(trainer: Any, call: VerbCall, module: nn.Module) -> Run:
     state, verb, ckpt_path = trainer.verb_state, call.verb, choose_ckpt_path(trainer.verb_state, call)
     previous_data = trainer.datamodule if module is trainer.model else None
     loaders, data = choose_data(verb, call.loaders, call.datamodule, previous_data)
@@ -196,7 +211,7 @@ def choose_ckpt_path(state: VerbState, call: VerbCall) -> str | os.PathLike[str]
     return call.ckpt_path
 
 
-def write_checkpoint(trainer: Trainer, request: SaveRequest) -> PendingSave | None:
+def write_checkpoint(trainer: Any, request: SaveRequest) -> PendingSave | None:
     """Write a checkpoint of the trainer's run. Collective.
 
     Returns:
@@ -244,8 +259,9 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
             return
 
 
-class Borrowed:
-    """Restores a module borrowed from another running trainer.
+@contextmanager
+def _borrowed(module: nn.Module, trainer: Any, *, is_trained: bool) -> Iterator[list[tuple[Any, Any]]]:
+    """Give a module and a data module of another trainer that runs back to it afterwards.
 
     A hook of a fit may let a second trainer validate or test the fit's module on other data, as a probe does while a
     representation is learned. Afterwards the module has the fit's trainer and log again; its modes, the states of its
@@ -254,55 +270,51 @@ class Borrowed:
 
     Args:
         module: The module, before the second trainer is attached to it.
+        trainer: The second trainer.
+        is_trained: True if the verb changes the weights, which then stay changed.
+
+    Yields:
+        A list for data modules, each with the trainer that it is given back to.
     """
-
-    def __init__(self, module: nn.Module, trainer: Trainer) -> None:
-        self._module = module
-        self._trainer = trainer
-        self._parts = [one for one in attachments(module) if self._is_of_another(one.trainer)]
-        self._data: tuple[DataModule, Any] | None = None
-        if self._parts:
-            self._modes = ModuleModes(module)
-            self._metrics = metric_states(module)
-            self._tensors = [  # each parameter and buffer, with its submodule, its name there and its values
-                (owner, name, tensor, tensor.data)
-                for owner in module.modules()
-                for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
-            ]
-
-    def take_data(self, data: object) -> None:
-        """Note the trainer of a data module; call it before the second trainer is attached to it."""
-        if isinstance(data, DataModule) and self._is_of_another(data.trainer):
-            self._data = data, data.trainer
-
-    def give_back(self, *, was_trained: bool) -> None:
-        """Give everything back to the trainer that runs.
-
-        Args:
-            was_trained: True if the verb changed the weights, which then stay changed.
-        """
-        if self._data is not None:
-            data, trainer = self._data
-            data.trainer = trainer
-        if not self._parts:
-            return
-        reattach(self._parts)
-        self._modes.restore()
-        for owner, name, tensor, values in self._tensors:
-            _put_back(owner, name, tensor, values, was_trained=was_trained)
-        restore_metric_states(self._module, self._metrics)
-
-    def _is_of_another(self, trainer: Any) -> bool:
-        return trainer is not None and trainer is not self._trainer and trainer.is_running
+    lent: list[tuple[Any, Any]] = []
+    parts: list[tuple[Any, dict[str, Any]]] = [
+        (part, {name: getattr(part, name) for name in ("_trainer", "_metric_log")})
+        for part in module.modules()
+        if _is_attachable(part) and _is_of_another(part, trainer)
+    ]
+    if parts:
+        modes, metrics = ModuleModes(module), metric_states(module)
+        tensors = [  # each parameter and buffer, with its submodule, its name there and its values
+            (owner, name, tensor, tensor.data)
+            for owner in module.modules()
+            for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
+        ]
+    try:
+        yield lent
+    finally:
+        for data, other in lent:
+            data.trainer = other
+        for part, attached in parts:
+            part.__dict__.update(attached)
+        if parts:
+            modes.restore()
+            for owner, name, tensor, values in tensors:
+                _put_back(owner, name, tensor, values, is_trained=is_trained)
+            restore_metric_states(module, metrics)
 
 
-def _put_back(owner: nn.Module, name: str, tensor: Tensor, values: Tensor, *, was_trained: bool) -> None:
+def _is_of_another(one: Any, trainer: Any) -> bool:
+    """Return whether an object is attached to another trainer, which runs."""
+    return one._trainer is not None and one._trainer is not trainer and one._trainer.is_running
+
+
+def _put_back(owner: nn.Module, name: str, tensor: Tensor, values: Tensor, *, is_trained: bool) -> None:
     """Move a parameter or a buffer to its former device and number format."""
     now = getattr(owner, name)
     if not isinstance(now, Tensor) or (now.device, now.dtype) == (values.device, values.dtype):
         return
     with torch.no_grad():
-        if was_trained:
+        if is_trained:
             values.copy_(now)
         if now is tensor:
             tensor.data = values

@@ -563,11 +563,12 @@ class Trainer:
     @contextmanager
     def silenced(self) -> Iterator[None]:
         """Replace the loggers by ones that write nothing, for the length of a `with` statement."""
-        loggers, self._loggers = self._loggers, [SilentLogger() for _ in self._loggers]
+        loggers = self._loggers
+        self._log_to([SilentLogger() for _ in loggers])
         try:
             yield
         finally:
-            self._loggers = loggers
+            self._log_to(loggers)
 
     def _running_fit(self, method: str, action: str) -> Run:
         run = self.current_run
@@ -943,9 +944,12 @@ class Trainer:
 
     @loggers.setter
     def loggers(self, loggers: Any) -> None:
-        self._loggers = self._writing(choose_loggers(loggers or False, self.make_default_logger))
+        self._log_to(self._writing(choose_loggers(loggers or False, self.make_default_logger)))
+
+    def _log_to(self, loggers: list[Any]) -> None:
+        self._loggers = loggers
         if self.metric_log is not None:
-            self.metric_log.write_to(self._loggers)
+            self.metric_log.write_to(loggers)
 
     def _writing(self, loggers: list[Any]) -> list[Any]:
         """Return the loggers; in a trial, and on all ranks but 0, as many that write nothing."""

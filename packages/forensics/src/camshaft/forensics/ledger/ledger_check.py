@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.forensics.compare import Comparison, compare_ledgers
 from camshaft.forensics.ledger.ledger_file import Ledger, LedgerError, find_ledger, read_ledger
-from camshaft.forensics.ledger.run_ledger import LineParts, RunLedger, Update, lines_of
+from camshaft.forensics.ledger.run_ledger import RunLedger, Update
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import exists
 
@@ -145,9 +145,10 @@ class LedgerCheck(RunLedger):
         self._expected = {number: line for number, line in lines_of_steps.items() if number >= first}
         return {number: "weights" in line for number, line in self._expected.items()}, max(lines_of_steps, default=0)
 
-    def _take(self, strategy: Strategy, rows: Sequence[Update], parts: Sequence[LineParts]) -> None:
+    def _take(self, strategy: Strategy, rows: Sequence[Update], parts: Sequence[tuple[str, ...]]) -> None:
         """Check the lines of some updates. Collective."""
-        from_rank_zero(strategy, lambda: self._check([json.loads(line) for line in lines_of(rows, parts)]))
+        pairs = zip(rows, parts, strict=True)
+        from_rank_zero(strategy, lambda: self._check([json.loads(row.line(of_row)) for row, of_row in pairs]))
 
     def _check(self, lines: Sequence[dict[str, Any]]) -> None:
         """Raise `DepartureError` for the first line that differs."""

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import struct
 import tempfile
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -49,7 +50,6 @@ FILE_NAME = "ledger.jsonl"
 """Name of a ledger's file in the folder of its run."""
 
 _CHAIN = ',"chain":"'
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 _LENGTH_OF_CHAIN = len(_CHAIN) + 16 + len('"}')
 
 
@@ -254,16 +254,6 @@ def find_ledger(run: str | os.PathLike[str]) -> Path | str:
     return found[0] if is_url(text) else Path(found[0])
 
 
-def read_bytes(path: Path | str) -> bytes:
-    """Return what a file, or one in a store, holds.
-
-    Raises:
-        FileNotFoundError: If there is none.
-    """
-    with local_copy(str(path)) as file:
-        return file.read_bytes()
-
-
 def read_ledger(path: Path | str) -> Ledger:
     """Read a ledger, and check that it is whole.
 
@@ -274,11 +264,11 @@ def read_ledger(path: Path | str) -> Ledger:
         FileNotFoundError: If there is none.
         LedgerError: If the file is none, or is damaged, or of a later format.
     """
-    lines = whole_lines(read_bytes(path))
+    with local_copy(str(path)) as file:
+        lines = whole_lines(file.read_bytes())
     if not lines or not lines[0].startswith(b'{"ledger":'):
-        raise LedgerError(
-            "ledger", "a file that RunLedger wrote", (lines or [b""])[0][:40], str(path), "Pass another path."
-        )
+        start = b"".join(lines[:1])[:40]
+        raise LedgerError("ledger", "a file that RunLedger wrote", start, str(path), "Pass another path.")
     chain_of(lines, path)
     header, *others = map(json.loads, lines)
     if header["ledger"] != FORMAT_VERSION:
@@ -313,9 +303,30 @@ def chain_of(lines: Iterable[bytes], path: Path | str) -> str:
     return chain
 
 
-def json_of(value: Any) -> str:
-    """Return a value as JSON in a line, without blanks."""
-    return _encode(value)
+json_of = json.JSONEncoder(separators=(",", ":")).encode
+"""Returns a value as JSON in a line, without blanks."""
+
+
+_LAYOUTS = {"float32": (">f", 4), "float64": (">d", 8), "float16": (">e", 2), "bfloat16": (">f", 2)}
+"""By dtype the layout of a value, and how many bytes of that it has: bfloat16 is the upper half of float32."""
+
+
+def bits_of(value: float, dtype: torch.dtype) -> str:
+    """Return the bits of a value of a dtype, as `dtype:hexadecimal`."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _LAYOUTS:
+        return f"{name}:{value!r}"
+    layout, num_bytes = _LAYOUTS[name]
+    return f"{name}:{struct.pack(layout, value)[:num_bytes].hex()}"
+
+
+def number_of(bits: str) -> float:
+    """Return the value whose bits `bits_of` returned."""
+    name, _, text = bits.partition(":")
+    if name not in _LAYOUTS:
+        return float(text)
+    layout, _ = _LAYOUTS[name]
+    return float(struct.unpack(layout, bytes.fromhex(text).ljust(struct.calcsize(layout), b"\0"))[0])
 
 
 def determinism() -> dict[str, Any]:

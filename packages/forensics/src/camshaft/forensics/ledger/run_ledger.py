@@ -6,11 +6,10 @@ import json
 import math
 import os
 import platform
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import torch
@@ -30,7 +29,15 @@ from camshaft.forensics.ledger.digests import (
     states_of,
     weights_of,
 )
-from camshaft.forensics.ledger.ledger_file import LedgerFile, Position, determinism, json_of, name_of_device, versions
+from camshaft.forensics.ledger.ledger_file import (
+    LedgerFile,
+    Position,
+    bits_of,
+    determinism,
+    json_of,
+    name_of_device,
+    versions,
+)
 from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:
@@ -40,14 +47,6 @@ _ARGUMENTS = (
     *("max_epochs", "max_steps", "gradient_clip_val", "gradient_clip_algorithm"),
     *("val_check_interval", "check_val_every_n_epoch"),
 )  # not the length of windows, which may change from epoch to epoch and shows in "batches"
-_PACKED = {
-    torch.float32: ("float32", struct.Struct(">f").pack, 4),
-    torch.float64: ("float64", struct.Struct(">d").pack, 8),
-    torch.float16: ("float16", struct.Struct(">e").pack, 2),
-    torch.bfloat16: ("bfloat16", struct.Struct(">f").pack, 2),  # the upper half of float32
-}
-"""By dtype its name, the function that packs a value, and how many bytes of that it has."""
-
 Number = tuple[float | Tensor, torch.dtype]
 """A float, or a scalar that is still on its device, and the dtype that it has or had."""
 
@@ -301,16 +300,16 @@ class RunLedger(Callback):
             self._window = skipped
         if not self._reads_at_once:
             _fetch([row.window for row in rows])
-        own = [LineParts.of(row) for row in rows]
+        own = [row.parts() for row in rows]
         strategy = trainer.strategy
         of_ranks = [own] if strategy.world_size == 1 else strategy.all_gather(own)
-        of_rows = own if len(of_ranks) == 1 else [LineParts.joined(parts) for parts in zip(*of_ranks, strict=True)]
-        self._take(strategy, rows, of_rows)
+        joined = [tuple(map(",".join, zip(*parts, strict=True))) for parts in zip(*of_ranks, strict=True)]
+        self._take(strategy, rows, joined)
 
-    def _take(self, strategy: Strategy, rows: Sequence[Update], parts: Sequence[LineParts]) -> None:
-        """Take the lines of some updates. Collective."""
-        if strategy.global_rank == 0 and rows:
-            self._file.append(lines_of(rows, parts))
+    def _take(self, strategy: Strategy, rows: Sequence[Update], parts: Sequence[tuple[str, ...]]) -> None:
+        """Take some updates, each with the parts of its line. Collective."""
+        if strategy.global_rank == 0:
+            self._file.append([row.line(of_row) for row, of_row in zip(rows, parts, strict=True)])
 
 
 @attrs.define(eq=False)
@@ -364,6 +363,22 @@ class Update:
     random: str
     digests: _Digests | None
 
+    def parts(self) -> tuple[str, ...]:
+        """Return the part of this process in the line, as JSON: samples, generators, losses and norms of gradients."""
+        window, random = self.window, self.random
+        if self.digests is not None:
+            random = f"{random[:-1]},{json_of(self.digests.slow_generators)[1:]}"
+        return _json_of_samples(window.samples), random, _bits_of(window.losses), _bits_of(window.norms)
+
+    def line(self, parts: tuple[str, ...]) -> str:
+        """Return the line, without its chain, of the parts of all processes, joined by commas. Waits for the device."""
+        samples, random, losses, norms = parts
+        line = (
+            f'{{"step":{self.step},"epoch":{self.epoch},"batches":{self.window.batches},"samples":[{samples}],'
+            f'"random":[{random}],"loss":[{losses}],"norm":[{norms}]}}'
+        )
+        return line if self.digests is None else f"{line[:-1]},{json_of(self.digests.read())[1:]}"
+
 
 @attrs.frozen
 class _Digests:
@@ -383,53 +398,6 @@ class _Digests:
         return {"weights": weights, "optimizer": states, "settings": self.settings}
 
 
-class LineParts(NamedTuple):
-    """The part of a line for each process, as JSON: that of one process, or of all, with commas between them.
-
-    Attributes:
-        samples: The samples of each batch.
-        random: Digests of generators.
-        losses: Bits of the losses.
-        norms: Bits of the norms of gradients.
-    """
-
-    samples: str
-    random: str
-    losses: str
-    norms: str
-
-    @classmethod
-    def of(cls, row: Update) -> LineParts:
-        """Return the parts of this process."""
-        window, random = row.window, row.random
-        if row.digests is not None:
-            random = f"{random[:-1]},{json_of(row.digests.slow_generators)[1:]}"
-        return cls(_json_of_samples(window.samples), random, _bits_of(window.losses), _bits_of(window.norms))
-
-    @classmethod
-    def joined(cls, of_ranks: Sequence[LineParts]) -> LineParts:
-        """Return the parts of all processes."""
-        return cls(*map(",".join, zip(*of_ranks, strict=True)))
-
-
-def lines_of(rows: Sequence[Update], parts: Sequence[LineParts]) -> list[str]:
-    """Return the lines of updates, without their chains.
-
-    Args:
-        rows: The updates.
-        parts: For each what the processes have of it.
-    """
-    return [_line(row, of_row) for row, of_row in zip(rows, parts, strict=True)]
-
-
-def _line(row: Update, parts: LineParts) -> str:
-    line = (
-        f'{{"step":{row.step},"epoch":{row.epoch},"batches":{row.window.batches},"samples":[{parts.samples}],'
-        f'"random":[{parts.random}],"loss":[{parts.losses}],"norm":[{parts.norms}]}}'
-    )
-    return line if row.digests is None else f"{line[:-1]},{json_of(row.digests.read())[1:]}"
-
-
 def _fetch(windows: Sequence[_Window]) -> None:
     """Replace scalars that are on a device by floats; waits for it, once for each dtype."""
     waiting: dict[tuple[torch.device, torch.dtype], list[tuple[list[Any], int]]] = {}
@@ -447,16 +415,8 @@ def _fetch(windows: Sequence[_Window]) -> None:
 
 def _bits_of(numbers: list[Any]) -> str:
     """Return the bits of floats and their dtypes as JSON, in a fraction of the time that `json` takes; texts stay."""
-    texts = [number if type(number) is str else _bits(*number) for number in numbers]
+    texts = [number if type(number) is str else bits_of(*number) for number in numbers]
     return f"""["{'","'.join(texts)}"]""" if texts else "[]"
-
-
-def _bits(value: float, dtype: torch.dtype) -> str:
-    packed = _PACKED.get(dtype)
-    if packed is None:
-        return f"{dtype}:{value!r}".removeprefix("torch.")
-    name, pack, num_bytes = packed
-    return f"{name}:{pack(value)[:num_bytes].hex()}"
 
 
 def _json_of_samples(samples: list[Any]) -> str:

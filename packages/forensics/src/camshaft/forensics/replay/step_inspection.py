@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -65,38 +64,28 @@ class TensorStatistics:
             return cls(shape, dtype, *_moments(() if tensor.is_meta else _chunks_of(tensor)))
 
 
-def _moments(chunks: Sequence[Tensor]) -> tuple[float, float, float, float, float, int, int, int]:
+def _moments(chunks: Sequence[Tensor]) -> list[Any]:
     """Return minimum, maximum, mean, standard deviation, norm, and numbers of NaN, inf and -inf of flat values."""
-    smallest, largest = math.inf, -math.inf
-    num_finite = num_nan = num_inf = num_minus_inf = 0
-    for chunk in chunks:
-        values = _doubles(chunk)
-        num_nan += int(values.isnan().sum())
-        num_inf += int(values.isposinf().sum())
-        num_minus_inf += int(values.isneginf().sum())
+    bounds: list[float] = []
+    counts = [0, 0, 0]
+    num_finite, total, squares, deviations = 0, 0.0, 0.0, 0.0
+    for values in map(_doubles, chunks):
+        tests = values.isnan(), values.isposinf(), values.isneginf()
+        counts = [count + int(test.sum()) for count, test in zip(counts, tests, strict=True)]
         finite = values[values.isfinite()]
-        if finite.numel():
-            num_finite += finite.numel()
-            smallest, largest = min(smallest, float(finite.min())), max(largest, float(finite.max()))
-    if not num_finite:
-        return math.nan, math.nan, math.nan, math.nan, math.nan, num_nan, num_inf, num_minus_inf
+        num_finite += finite.numel()
+        bounds += [float(finite.min()), float(finite.max())] if finite.numel() else []
+    if not bounds:
+        return [math.nan] * 5 + counts
+    smallest, largest = min(bounds), max(bounds)
     scale = max(abs(smallest), abs(largest)) or 1.0  # so that sums and squares neither overflow nor vanish
-    total = squares = deviations = 0.0
-    for scaled in _scaled(chunks, scale):
-        total += float(scaled.sum())
-        squares += float((scaled**2).sum())
-    mean = total / num_finite
-    for scaled in _scaled(chunks, scale):
-        deviations += float(((scaled - mean) ** 2).sum())
-    std, norm = scale * math.sqrt(deviations / num_finite), scale * math.sqrt(squares)
-    return smallest, largest, scale * mean, std, norm, num_nan, num_inf, num_minus_inf
-
-
-def _scaled(chunks: Sequence[Tensor], scale: float) -> Iterator[Tensor]:
-    """Yield the finite values of each chunk, divided by `scale`."""
-    for chunk in chunks:
-        values = _doubles(chunk)
-        yield values[values.isfinite()] / scale
+    for values in map(_doubles, chunks):
+        scaled = values[values.isfinite()] / scale
+        total, squares = total + float(scaled.sum()), squares + float(scaled.square().sum())
+    for values in map(_doubles, chunks):
+        deviations += float((values[values.isfinite()] / scale - total / num_finite).square().sum())
+    mean, std, norm = total / num_finite, math.sqrt(deviations / num_finite), math.sqrt(squares)
+    return [smallest, largest, scale * mean, scale * std, scale * norm, *counts]
 
 
 def _doubles(values: Tensor) -> Tensor:
@@ -211,8 +200,7 @@ class StepInspection:
         rest = [f"... and {len(rows) - len(shown)} rows more"] if len(shown) < len(rows) else []
         return "\n".join([*head, "", *_aligned([_HEADINGS, *shown]), *rest])
 
-    def __str__(self) -> str:
-        return self.render()
+    __str__ = render
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for call in self.calls:
@@ -249,14 +237,11 @@ def _bad_cell(statistics: TensorStatistics) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if idx < _NUM_OF_TEXTS else cell.rjust(width)
-            for idx, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    columns = []
+    for idx, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) if idx < _NUM_OF_TEXTS else cell.rjust(width) for cell in column])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
 @contextmanager
@@ -285,8 +270,7 @@ def inspect_step(
     """
     if not isinstance(module, nn.Module):
         raise InvalidArgumentError("module", "a torch.nn.Module", module, "inspect_step", "Pass the module itself.")
-    watch = _Watch(module, gradients)
-    watch.look_before(batch)
+    watch = _Watch(module, batch, gradients)
     try:
         watch.attach()
         yield watch.inspection
@@ -294,21 +278,14 @@ def inspect_step(
         watch.detach()
 
 
-class _Level(IntEnum):
-    """How far a tensor is from being finite; the later ones come of the earlier."""
+_MASK = 1
 
-    FINITE = 0
-    MASK = 1  # has -inf alone
-    INFINITE = 2
-    NAN = 3
 
-    @classmethod
-    def of(cls, statistics: TensorStatistics) -> _Level:
-        if statistics.num_nan:
-            return cls.NAN
-        if statistics.num_inf:
-            return cls.INFINITE
-        return cls.MASK if statistics.num_minus_inf else cls.FINITE
+def _level(statistics: TensorStatistics) -> int:
+    """Return how far a tensor is from being finite: 3 with NaN, 2 with inf, 1 (`_MASK`) with -inf alone, else 0."""
+    if statistics.num_nan:
+        return 3
+    return 2 if statistics.num_inf else _MASK if statistics.num_minus_inf else 0
 
 
 @attrs.define(eq=False)
@@ -318,8 +295,8 @@ class _Running:
     module: nn.Module
     call: SubmoduleCall
     parent: _Running | None
-    worst_input: _Level
-    worst_inside: _Level
+    worst_input: int
+    worst_inside: int = 0
 
 
 @attrs.define(eq=False)
@@ -343,7 +320,7 @@ class _Value:
 class _Watch:
     """The hooks of one inspection."""
 
-    def __init__(self, module: nn.Module, gradients: dict[str, Tensor] | None) -> None:
+    def __init__(self, module: nn.Module, batch: Any, gradients: dict[str, Tensor] | None) -> None:
         self.inspection = StepInspection()
         self._gradients = gradients
         self._origins = self.inspection.origins
@@ -354,16 +331,13 @@ class _Watch:
         self._innermost: _Running | None = None
         self._handles: list[Any] = []
         self._values: dict[tuple[int, int], _Value] = {}
-        self._worst = _Level.FINITE  # of what was noted
-
-    def look_before(self, batch: Any) -> None:
-        """Note what of the batch and of the parameters is not finite before the step."""
+        self._worst = 0  # level of what was noted
         for path, tensor in _tensors_in(batch):
             if _is_bad(tensor):
                 statistics = TensorStatistics.of(tensor)
                 place = f" at {path}" if path else ""
                 message = f"The batch is not finite before the step{place} ({_counted(statistics)})."
-                self._note(NonFinite("batch", path, message), _Level.of(statistics))
+                self._note(NonFinite("batch", path, message), _level(statistics))
         for name, parameter in self._parameters.items():
             values = TensorStatistics.of(parameter)
             self.inspection.parameters[name] = ParameterStatistics(values)
@@ -395,8 +369,8 @@ class _Watch:
         call = SubmoduleCall(name, type(part).__name__, self._num_calls.get(name, 0))
         self._num_calls[name] = call.call_idx + 1
         bad = [TensorStatistics.of(tensor) for tensor in inputs if _is_bad(tensor)]
-        worst = max(map(_Level.of, bad), default=_Level.FINITE)
-        running = self._innermost = _Running(part, call, parent, worst, _Level.FINITE)
+        worst = max(map(_level, bad), default=0)
+        running = self._innermost = _Running(part, call, parent, worst)
         if worst > self._worst:
             by = "the code of the step" if parent is None else f"the code of {_quoted(parent.call)}"
             message = f"The input of {_quoted(call)} is not finite ({_counted(bad[0])}): {by} computed it."
@@ -432,7 +406,7 @@ class _Watch:
 
     def _judge_output(self, running: _Running, place: str, statistics: TensorStatistics) -> None:
         """Note an output that is not finite, unless inputs or calls within explain it."""
-        level, parent = _Level.of(statistics), running.parent
+        level, parent = _level(statistics), running.parent
         if parent is not None:
             parent.worst_inside = max(parent.worst_inside, level)
         explained = max(running.worst_input, running.worst_inside)
@@ -447,11 +421,11 @@ class _Watch:
         message = f"{what} is not finite ({_counted(statistics)}), though {though}{so_is}."
         self._note(NonFinite("output", running.call.name, message), level)
 
-    def _note(self, origin: NonFinite, level: _Level) -> None:
+    def _note(self, origin: NonFinite, level: int) -> None:
         """Note where values ceased to be finite."""
         self._worst = max(self._worst, level)
         masks = self.inspection._masks
-        if level is _Level.MASK:
+        if level is _MASK:
             masks.append(origin)
             return
         self._origins += [one for one in masks if one.kind == "output"]
@@ -466,12 +440,11 @@ class _Watch:
         if self._origins or not statistics.num_non_finite:
             return
         if value.takers:
-            what = f"input of {' and '.join(_quoted(one.call) for one in value.takers)}"
-            self._add_gradient(f"The gradient of the {what}", statistics, value.takers[0].call.name)
+            what, by = f"input of {' and '.join(_quoted(one.call) for one in value.takers)}", value.takers[0].call.name
         else:
             running, place = value.outputs[0]
-            what = f"{_tensor_name('output', place)} of {_quoted(running.call)}"
-            self._add_gradient(f"The gradient of the {what}", statistics, _caller(running))
+            what, by = f"{_tensor_name('output', place)} of {_quoted(running.call)}", _caller(running)
+        self._add_gradient(what, statistics, by)
 
     def _see_parameter_gradient(self, name: str, gradient: Tensor) -> None:
         if self._gradients is not None:
@@ -479,10 +452,10 @@ class _Watch:
             self._gradients[name] = gradient.detach().clone() if so_far is None else so_far + gradient.detach()
         statistics = self.inspection.parameters[name].gradient = TensorStatistics.of(gradient)
         if statistics.num_non_finite and not self._origins:
-            self._add_gradient(f"The gradient of the parameter {name}", statistics, name.rpartition(".")[0])
+            self._add_gradient(f"parameter {name}", statistics, name.rpartition(".")[0])
 
     def _add_gradient(self, what: str, statistics: TensorStatistics, name: str) -> None:
-        message = f"{what} is not finite ({_counted(statistics)}), the first in the backward pass."
+        message = f"The gradient of the {what} is not finite ({_counted(statistics)}), the first in the backward pass."
         self._origins.append(NonFinite("gradient", name, message))
 
 
