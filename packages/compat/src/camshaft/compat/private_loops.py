@@ -16,7 +16,7 @@ from camshaft.compat.checkpoints.format import ReleaseAdapter
 from camshaft.compat.loaders import LightningFitData, numbered, own_loaders
 from camshaft.compat.names.stand_ins import MissingNameError
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
-from camshaft.compat.private_parts import OwnFirst
+from camshaft.compat.private_parts import OwnFirst, settable
 from camshaft.compat.private_progress import BatchProgressView, EpochProgressView, UpdateProgressView
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import Counters, FitProgress, Run
@@ -54,13 +54,10 @@ class _LoopNames:
     trainer: Any
     _data_source: Any
 
+    _results = property(attrgetter("trainer._results"))
     restarting = OwnFirst(
         lambda loop: _goes_on_inside(loop.trainer), "True in an epoch that a checkpoint goes on with."
     )
-
-    @property
-    def _results(self) -> Any:
-        return self.trainer._results
 
 
 def _goes_on_inside(trainer: Any) -> bool:
@@ -129,30 +126,27 @@ class FitLoop(_LoopNames, loops.FitLoop):
             raise RuntimeError(must_be("train loader", "replaced from `on_fit_start` on", loader, "FitLoop", action))
         self.data.replace(loader)
 
-    @property
-    def epoch_loop(self) -> FitLoop:
-        """The loop itself; Lightning keeps limits in steps, batches and validation in a loop of its own."""
-        return self
-
-    @property
-    def epoch_progress(self) -> EpochProgressView:
-        """Counters of epochs; setting them before a fit lets that one begin there."""
-        return EpochProgressView(self.progress)
-
-    @property
-    def batch_progress(self) -> BatchProgressView:
-        """Counters of training batches."""
-        return BatchProgressView(self.progress.batches, self.progress.earlier_batches, self.is_last_batch)
-
-    @property
-    def automatic_optimization(self) -> UpdateProgressView:
-        """Counters of automatic updates; the update itself is the business of `optimization`."""
-        return UpdateProgressView(self.progress, not self._is_manual)
-
-    @property
-    def manual_optimization(self) -> UpdateProgressView:
-        """Counters of updates of a module that optimizes by hand."""
-        return UpdateProgressView(self.progress, self._is_manual or self._fit is None)
+    epoch_loop = property(
+        lambda loop: loop, doc="The loop itself; in Lightning one of its own, with limits in steps and validation."
+    )
+    epoch_progress = property(
+        lambda loop: EpochProgressView(loop.progress),
+        doc="Counters of epochs; setting them before a fit lets that one begin there.",
+    )
+    batch_progress = property(
+        lambda loop: BatchProgressView(loop.progress.batches, loop.progress.earlier_batches, loop.is_last_batch),
+        doc="Counters of training batches.",
+    )
+    automatic_optimization = property(
+        lambda loop: UpdateProgressView(loop.progress, not loop._is_manual),
+        doc="Counters of automatic updates; the update itself is the business of `optimization`.",
+    )
+    manual_optimization = property(
+        lambda loop: UpdateProgressView(loop.progress, loop._is_manual or loop._fit is None),
+        doc="Counters of updates of a module that optimizes by hand.",
+    )
+    global_step = property(attrgetter("progress.global_step"), doc="Number of updates so far.")
+    val_loop = settable("validation", "The loop that validates; another one can be set, made of `_EvaluationLoop`.")
 
     @property
     def _is_manual(self) -> bool:
@@ -168,11 +162,6 @@ class FitLoop(_LoopNames, loops.FitLoop):
     def total_batch_idx(self) -> int:
         """Index of the training batch among those of all epochs; -1 before the first."""
         return self.progress.earlier_batches.ready + self.progress.batches.ready - 1
-
-    @property
-    def global_step(self) -> int:
-        """Number of updates so far."""
-        return self.progress.global_step
 
     @property
     def done(self) -> bool:
@@ -194,15 +183,6 @@ class FitLoop(_LoopNames, loops.FitLoop):
             action = "Set `limit_train_batches` of the trainer, or this in `on_train_start`."
             raise RuntimeError(must_be("max_batches", "set when the loaders are there", value, "FitLoop", action))
         self.data.num_batches = self.data.batches.num_batches = value
-
-    @property
-    def val_loop(self) -> Any:
-        """The loop that validates; another one can be set, made of `_EvaluationLoop`."""
-        return self.validation
-
-    @val_loop.setter
-    def val_loop(self, loop: Any) -> None:
-        self.validation = loop
 
     @property
     def _batches_that_stepped(self) -> int:
@@ -237,15 +217,11 @@ class _OfEvaluation(_LoopNames, loops.EvaluationLoop):
         self._earlier_batches, self._new_loaders, self._begun = Counters(), [], None
         super().__init__(**settings)
 
-    @property
-    def batch_progress(self) -> BatchProgressView:
-        """Counters of batches in the current or last run (`current`) and in all runs (`total`)."""
-        return BatchProgressView(self.progress, self._earlier_batches)
-
-    @property
-    def max_batches(self) -> list[int | float]:
-        """Number of batches to take of each loader."""
-        return self.num_batches
+    batch_progress = property(
+        lambda loop: BatchProgressView(loop.progress, loop._earlier_batches),
+        doc="Counters of batches in the current or last run (`current`) and in all runs (`total`).",
+    )
+    max_batches = property(attrgetter("num_batches"), doc="Number of batches to take of each loader.")
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -382,10 +358,7 @@ class EvaluationLoop(_OfEvaluation):
         if not self.loaders:
             self.load(self.trainer.current_run)
 
-    @property
-    def num_dataloaders(self) -> int:
-        """Number of loaders."""
-        return len(self.loaders)
+    num_dataloaders = property(lambda loop: len(loop.loaders), doc="Number of loaders.")
 
 
 _OF_LIGHTNING = """
