@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -62,15 +63,21 @@ def renamed(
 def share(name: str, first: str, last: str, today: str, nothing: tuple[Any, ...] = (None,)) -> None:
     """Add a share of the batches, where 1 means all, not one batch."""
 
-    @earlier(name, first, last, f"`{today}`", nothing)
-    def translate(name: str, value: Any, given: _Given) -> Translation:
+    def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
             raise ValueError(must_be(name, "a share from 0 to 1", value, _WHERE, f"Pass `{today}`."))
-        return Translation(arguments={today: float(value)})
+        return float(value)
+
+    renamed(name, first, last, today, nothing, convert=read)
 
 
 def same(name: str, value: Any, given: _Given) -> None:
     """Translate nothing: the value is one of today's."""
+
+
+def told(remark: str) -> Translate:
+    """Return a translation into nothing, of which the note says why."""
+    return lambda *_: Translation(remark=remark)
 
 
 def refuse(why: str, action: str) -> Translate:
@@ -94,13 +101,9 @@ def callback(make: Callable[[Any], Any]) -> Translate:
 
 def callback_or_switch(today: str) -> Translate:
     """Return a translation of a callback, or a bool that enables it."""
-
-    def translate(name: str, value: Any, given: _Given) -> Translation:
-        if isinstance(value, bool):
-            return Translation(arguments={today: value})
-        return Translation(callbacks=(value,))
-
-    return translate
+    return lambda name, value, given: (
+        Translation(arguments={today: value}) if isinstance(value, bool) else Translation(callbacks=(value,))
+    )
 
 
 def attribute_of_module(name: str, value: Any, remark: str) -> Translate:
@@ -113,8 +116,8 @@ def search(setting: str, finder: str, option: str) -> Translate:
     remark = f"is what `trainer.tune(model)` searches for, and only that; `callbacks=[{finder}()]` does in fit"
 
     def translate(name: str, value: Any, given: _Given) -> Translation:
-        options = {option: value} if isinstance(value, str) else {}
-        return Translation(settings={setting: getattr(callbacks, finder)(**options)}, remark=remark)
+        found = getattr(callbacks, finder)(**({option: value} if isinstance(value, str) else {}))
+        return Translation(settings={setting: found}, remark=remark)
 
     return translate
 
@@ -131,28 +134,22 @@ share("test_percent_check", "0.4", "0.9", "limit_test_batches")
 share("overfit_pct", "0.4", "0.9", "overfit_batches", (None, 0, 0.0))
 
 
-@earlier("reload_dataloaders_every_epoch", "0.7", "1.5", "`reload_dataloaders_every_n_epochs=1`", _NONE_OR_FALSE)
-def _reload(name: str, value: Any, given: _Given) -> Translation:
-    return Translation(arguments={"reload_dataloaders_every_n_epochs": int(value)})
-
-
-_OF_LOADER = refuse(
-    "the loader itself says how several are combined",
-    "Return `CombinedLoader(loaders, mode)` of `camshaft.loops` from `train_dataloader`, or pass it to fit.",
+renamed(
+    "reload_dataloaders_every_epoch", "0.7", "1.5", "reload_dataloaders_every_n_epochs", _NONE_OR_FALSE, convert=int
 )
 earlier("multiple_trainloader_mode", "1.2", "1.9", "`CombinedLoader(loaders, mode)`", (None, "max_size_cycle"))(
-    _OF_LOADER
+    refuse(
+        "the loader itself says how several are combined",
+        "Return `CombinedLoader(loaders, mode)` of `camshaft.loops` from `train_dataloader`, or pass it to fit.",
+    )
 )
 renamed("replace_sampler_ddp", "0.7", "1.9", "use_distributed_sampler", (None, True))
 
 
-@earlier(
-    "prepare_data_per_node",
-    "0.8",
-    "1.6",
-    "the attribute `prepare_data_per_node` of module or data module",
-    (None, True),
-)
+_PER_NODE = "the attribute `prepare_data_per_node` of module or data module"
+
+
+@earlier("prepare_data_per_node", "0.8", "1.6", _PER_NODE, (None, True))
 def prepare_data_per_node(name: str, value: Any, given: _Given) -> Translation:
     """Refuse with several machines: the module or data module has this attribute."""
     if given.get("num_nodes") in (None, 1) and given.get("nb_gpu_nodes") in (None, 1):
@@ -181,11 +178,9 @@ earlier("automatic_optimization", "1.0", "1.2", "`self.automatic_optimization = 
 )
 
 
-@earlier("enable_pl_optimizer", "1.1", "1.2", "nothing: optimizers are torch's own")
-def _pl_optimizer(name: str, value: Any, given: _Given) -> Translation:
-    return Translation(
-        remark="is needless, because `self.optimizers()` gives optimizers whose `step` may be called as it is"
-    )
+earlier("enable_pl_optimizer", "1.1", "1.2", "nothing: optimizers are torch's own")(
+    told("is needless, because `self.optimizers()` gives optimizers whose `step` may be called as it is")
+)
 
 
 @earlier("stochastic_weight_avg", "1.2", "1.6", "`StochasticWeightAveraging(swa_lrs=None)`", _NONE_OR_FALSE)
@@ -279,32 +274,28 @@ def backend(name: str, value: Any, given: _Given) -> Translation:
     return found
 
 
-@earlier("accelerator", "1.0", "1.9", "`strategy` for 'ddp' and its like")
-def accelerator(name: str, value: Any, given: _Given) -> Translation | None:
-    """Translate a backend, unless it names a kind of device, which is refused as any other that is unknown."""
-    return None if value in ("tpu", "ipu", "hpu") else _by_name(name, value, given, _BACKENDS)
-
-
-@earlier("strategy", "1.5", "1.9", "`strategy='ddp'` for 'ddp_spawn', 'sharded' for sharded ones")
-def strategy(name: str, value: Any, given: _Given) -> Translation | None:
-    """Translate a backend, unless it is today's name of a strategy."""
-    return _by_name(name, value.lower(), given, _STRATEGIES) if isinstance(value, str) else None
+earlier("accelerator", "1.0", "1.9", "`strategy` for 'ddp' and its like")(
+    # a kind of device without a strategy is refused as any other that is unknown
+    lambda name, value, given: None if value in ("tpu", "ipu", "hpu") else _by_name(name, value, given, _BACKENDS)
+)
+earlier("strategy", "1.5", "1.9", "`strategy='ddp'` for 'ddp_spawn', 'sharded' for sharded ones")(
+    lambda name, value, given: _by_name(name, value.lower(), given, _STRATEGIES) if isinstance(value, str) else None
+)
 
 
 @earlier("plugins", "1.0", "2.6", "`strategy`, `precision`", (None, [], ()))
 def plugins(name: str, value: Any, given: _Given) -> Translation:
     """Translate names of strategies, precisions and environments; other plugins are parts of a strategy today."""
     found = [_plugin(name, plugin) for plugin in (value if isinstance(value, (list, tuple)) else [value])]
-    arguments: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    for translation in found:
-        if arguments.keys() & translation.arguments.keys() or settings.keys() & translation.settings.keys():
-            raise ValueError(must_be(name, "one of each kind", value, _WHERE, "Leave one of them out."))
-        arguments |= translation.arguments
-        settings |= translation.settings
-    remarks = [translation.remark for translation in found if translation.remark]
+    settings: dict[str, dict[str, Any]] = {"arguments": {}, "settings": {}}
+    for kind, collected in settings.items():
+        for one in (getattr(translation, kind) for translation in found):
+            if collected.keys() & one.keys():
+                raise ValueError(must_be(name, "one of each kind", value, _WHERE, "Leave one of them out."))
+            collected |= one
     added = tuple(one for translation in found for one in translation.callbacks)
-    return Translation(arguments=arguments, callbacks=added, settings=settings, remark="; ".join(remarks))
+    remark = "; ".join(translation.remark for translation in found if translation.remark)
+    return Translation(callbacks=added, remark=remark, **settings)
 
 
 def _plugin(name: str, plugin: Any) -> Translation:
@@ -321,10 +312,8 @@ def _plugin(name: str, plugin: Any) -> Translation:
         return Translation(callbacks=(callbacks.PreemptionCheckpoint([requeued], requeue=True),))
     if type(plugin) in environments.RECOGNISED:
         return Translation(remark="is left out: what launched the processes is recognised")
-    for kind, setting in (
-        (environments.ClusterEnvironment, "cluster_environment"),
-        (checkpoint_io.CheckpointIO, "checkpoint_io"),
-    ):
+    kinds = {"cluster_environment": environments.ClusterEnvironment, "checkpoint_io": checkpoint_io.CheckpointIO}
+    for setting, kind in kinds.items():
         if isinstance(plugin, kind):
             return Translation(settings={setting: plugin}, remark="is a part of the strategy")
     check_not_missing(plugin)
@@ -345,15 +334,12 @@ def _by_name(name: str, value: Any, given: _Given, table: Mapping[str, dict[str,
     """
     if value in table:
         return _of(value, table)
-    if value == "dp":
-        if _num_asked_for(given) <= 1:
-            return Translation(remark="is left out: there is one device")
-        why = "one process cannot compute on several devices"
-        action = "Pass strategy='ddp', where each process takes batches of its own, and divide the batch size."
-        raise refusal(name, value, why, action)
+    if value == "dp" and _num_asked_for(given) <= 1:
+        return Translation(remark="is left out: there is one device")
     kind = value.partition("_")[0] if isinstance(value, str) else None
-    if kind == "ddp2":
-        raise refusal(name, value, "one process cannot compute on several devices", _PASS_STRATEGY)
+    if kind in ("dp", "ddp2"):
+        action = "Pass strategy='ddp', where each process takes batches of its own, and divide the batch size."
+        raise refusal(name, value, "one process cannot compute on several devices", action)
     if kind in _WITHOUT_STRATEGY:
         raise refusal(name, value, f"there is no strategy for {kind!r}", _PASS_STRATEGY)
     return None
@@ -369,19 +355,12 @@ def _read_gpus(name: str, value: Any) -> int | list[int]:
         value = [part for part in value.split(",") if part.strip()]
     if isinstance(value, str) and value.strip() == "-1":
         return -1
-    if isinstance(value, (list, tuple)) and all(_is_index(one) for one in value):
+    if isinstance(value, (list, tuple)) and all(re.fullmatch(r"\s*\d+\s*", str(one)) for one in value):
         return [int(one) for one in value]
     if isinstance(value, int) and not isinstance(value, bool) and value >= -1:
         return value
-    rule = "a number of GPUs, -1, or the indexes of some"
     action = "Pass `devices=3` for three GPUs, `devices=[3]` for the fourth."
-    raise ValueError(must_be(name, rule, value, _WHERE, action))
-
-
-def _is_index(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.strip().isdecimal()
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    raise ValueError(must_be(name, "a number of GPUs, -1, or the indexes of some", value, _WHERE, action))
 
 
 def _num_asked_for(given: _Given) -> int:
@@ -406,14 +385,16 @@ def use_amp(name: str, value: Any, given: _Given) -> Translation:
     return Translation(arguments={"precision": "16-mixed"})
 
 
+_APEX = "is left out: apex no longer exists, and torch's own mixed precision, which has no levels, takes its place"
+
+
 @earlier("amp_level", "0.4", "1.9", "`precision`")
 def amp_level(name: str, value: Any, given: _Given) -> Translation:
     """Translate a level of apex; those of mixed precision are torch's."""
     if value in ("O1", "O2"):
-        remark = "is left out: it is for apex, which no longer exists, and torch's own mixed precision has no levels"
-        return Translation(remark=remark)
-    why = "it is for apex, which no longer exists"
-    raise refusal(name, value, why, "Pass `precision`: '32-true' for 'O0', '16-true' for 'O3'.")
+        return Translation(remark=_APEX)
+    action = "Pass `precision`: '32-true' for 'O0', '16-true' for 'O3'."
+    raise refusal(name, value, "it is for apex, which no longer exists", action)
 
 
 @earlier("amp_backend", "0.9", "1.9", "`precision`", (None, "native"))
@@ -421,7 +402,7 @@ def amp_backend(name: str, value: Any, given: _Given) -> Translation:
     """Translate the library for mixed precision; only torch's is left."""
     if value != "apex":
         raise ValueError(must_be(name, "'native' or 'apex'", value, _WHERE, "Leave it out."))
-    return Translation(remark="is left out: apex no longer exists, and torch's own mixed precision takes its place")
+    return Translation(remark=_APEX)
 
 
 # observation
@@ -466,11 +447,7 @@ earlier("terminate_on_nan", "0.7", "1.6", "`NonFiniteGuard()`", _NONE_OR_FALSE)(
     callback(lambda _: callbacks.NonFiniteGuard())
 )
 earlier("move_metrics_to_cpu", "1.1", "1.9", "the attribute `outputs_on_cpu` of the module", _NONE_OR_FALSE)(
-    attribute_of_module(
-        "outputs_on_cpu",
-        True,
-        "is `self.outputs_on_cpu = True` in the module; what is logged takes no memory that grows",
-    )
+    attribute_of_module("outputs_on_cpu", True, "is `self.outputs_on_cpu = True` in the module")
 )
 renamed("show_progress_bar", "0.4", "0.8", "enable_progress_bar", convert=bool)
 
@@ -480,18 +457,14 @@ def progress_bar_refresh_rate(name: str, value: Any, given: _Given) -> Translati
     """Translate batches between two refreshes, 0 for no bar; today a bar is refreshed by time."""
     if value == 0:
         return Translation(arguments={"enable_progress_bar": False})
-    remark = "is left out: the bar is refreshed by time, by `RichProgressBar(refresh_rate_seconds=...)`"
-    return Translation(remark=remark)
+    return Translation(remark="is left out: `RichProgressBar(refresh_rate_seconds=...)` is refreshed by time")
 
 
 earlier("progress_bar_callback", "0.7", "0.7", "`callbacks`, `enable_progress_bar`")(
     callback_or_switch("enable_progress_bar")
 )
 earlier("process_position", "0.4", "1.6", "nothing", (None, 0))(
-    refuse(
-        "a progress bar draws at the end of the output",
-        "Leave it out, and let one of the runs have enable_progress_bar=False.",
-    )
+    refuse("a progress bar draws at the end of the output", "Leave it out; one run may have enable_progress_bar=False.")
 )
 
 
@@ -521,9 +494,9 @@ renamed("default_save_path", "0.5", "0.7", "default_root_dir")
 @earlier("weights_save_path", "0.4", "1.7", "`ModelCheckpoint(dirpath)`")
 def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
     """Translate into the directory of the checkpoint callback."""
-    passed = [*listed(given.get("callbacks")), given.get("checkpoint_callback")]
-    is_off = False in (given.get("checkpoint_callback"), given.get("enable_checkpointing"))
-    if is_off or any(isinstance(callback, callbacks.ModelCheckpoint) for callback in passed):
+    switches = (given.get("checkpoint_callback"), given.get("enable_checkpointing"))
+    passed = [*listed(given.get("callbacks")), *switches]
+    if False in switches or any(isinstance(one, callbacks.ModelCheckpoint) for one in passed):
         why = "the callback that saves has the folder, and the trainer makes none here"
         raise refusal(name, value, why, "Pass `ModelCheckpoint(dirpath=...)`.")
     return Translation(callbacks=(callbacks.ModelCheckpoint(dirpath=value),))
@@ -532,5 +505,4 @@ def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
 @earlier("resume_from_checkpoint", "0.6", "1.9", "`fit(ckpt_path=...)`")
 def resume_from_checkpoint(name: str, value: Any, given: _Given) -> Translation:
     """Translate into the checkpoint from which every fit resumes."""
-    remark = f"is `trainer.fit(..., ckpt_path={value!r})` today"
-    return Translation(settings={"ckpt_path": value}, remark=remark)
+    return Translation(settings={"ckpt_path": value}, remark=f"is `trainer.fit(..., ckpt_path={value!r})` today")
