@@ -387,13 +387,10 @@ def _choose_path(cls: type, checkpoint_path: _Path | None, arguments: dict[str, 
 def _default(module: object, hook: str) -> Callable[..., Any]:
     default = default_of(hook)
     if default is None:
+        rule, where = "left to the trainer's strategy", f"{type(module).__qualname__}.{hook}"
         action = f"Call it in an override of `{hook}` alone: the strategy does this where there is none."
-        raise NotImplementedError(_refusal(module, hook, action))
+        raise NotImplementedError(must_be(hook, rule, "a call", where, action))
     return default
-
-
-def _refusal(module: object, hook: str, action: str) -> str:
-    return must_be(hook, "left to the trainer's strategy", "a call", f"{type(module).__qualname__}.{hook}", action)
 
 
 def _optimizer_zero_grad(self: Any, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int = 0) -> None:
@@ -439,12 +436,7 @@ def _lr_scheduler_step(self: Any, scheduler: Any, *args: Any, **kwargs: Any) -> 
 
 _Arguments = ParamSpec("_Arguments")
 
-_TODAY = ("epoch", "batch_idx", "optimizer", "optimizer_closure")
-_CASES = ("on_tpu", "using_native_amp", "using_lbfgs")
-_EARLIER = ("epoch", "batch_idx", "optimizer", "optimizer_idx", "optimizer_closure", *_CASES)
-_UNUSED = ("optimizer_idx", *_CASES)
-_CLOSURES = ("optimizer_closure", "second_order_closure")
-_WHERE = "super().optimizer_step"
+_OF_EARLIER_STEPS = {"optimizer_idx", "on_tpu", "using_native_amp", "using_lbfgs", "second_order_closure"}
 
 
 def takes_earlier_forms(step: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
@@ -466,10 +458,11 @@ def takes_earlier_forms(step: Callable[_Arguments, None]) -> Callable[_Arguments
     @wraps(step)
     def in_any_form(*arguments: Any, **named: Any) -> None:
         module, *positional = arguments
-        is_earlier = _is_earlier(positional, named)
-        if is_earlier:
-            named = _of_today(positional, named)
-            positional = []
+        has_index = len(positional) > 3 and isinstance(positional[3], int)
+        if has_index or len(positional) > 4 or named.keys() & _OF_EARLIER_STEPS:
+            if len(positional) > 3 and "optimizer_idx" in named:
+                positional.insert(3, named.pop("optimizer_idx"))
+            positional, named = _arguments_of_today(*positional, **named), {}
         closure = positional[3] if len(positional) > 3 else named.get("optimizer_closure")
         step_by_default = getattr(closure, "step_by_default", None)
         if step_by_default is not None:
@@ -480,30 +473,24 @@ def takes_earlier_forms(step: Callable[_Arguments, None]) -> Callable[_Arguments
     return in_any_form
 
 
-def _is_earlier(positional: list[Any], named: dict[str, Any]) -> bool:
-    has_index = len(positional) > 3 and isinstance(positional[3], int)
-    return has_index or len(positional) > len(_TODAY) or bool(named.keys() & {*_UNUSED, "second_order_closure"})
-
-
-def _of_today(positional: list[Any], named: dict[str, Any]) -> dict[str, Any]:
-    if len(positional) > len(_EARLIER):
-        rule = f"at most {len(_EARLIER)}: {', '.join(_EARLIER)}"
-        raise TypeError(must_be("number of arguments", rule, len(positional), _WHERE, "Pass these."))
-    order = _EARLIER if "optimizer_idx" not in named else (*_TODAY, *_CASES)
-    given = dict(zip(order, positional, strict=False))
-    doubled = sorted(given.keys() & named.keys())
-    if doubled:
-        rule, action = "given once", "Pass each by position or by name."
-        raise TypeError(must_be(doubled[0], rule, "two values", _WHERE, action))
-    given |= named
-    closures = [given.pop(name) for name in _CLOSURES if given.get(name) is not None]
+def _arguments_of_today(
+    epoch: int,
+    batch_idx: int,
+    optimizer: Any,
+    optimizer_idx: Any = None,
+    optimizer_closure: Any = None,
+    on_tpu: Any = None,
+    using_native_amp: Any = None,
+    using_lbfgs: Any = None,
+    *,
+    second_order_closure: Any = None,
+) -> list[Any]:
+    closures = [closure for closure in (optimizer_closure, second_order_closure) if closure is not None]
     if len(closures) != 1:
-        rule = "one callable, the closure that the override got"
+        rule, where = "one callable, the closure that the override got", "super().optimizer_step"
         action = "Pass it on: `super().optimizer_step(epoch, batch_idx, optimizer, optimizer_idx, closure)`."
-        raise TypeError(must_be("optimizer_closure", rule, closures or None, _WHERE, action))
-    for name in (*_UNUSED, *_CLOSURES):
-        given.pop(name, None)
-    return {**given, "optimizer_closure": closures[0]}
+        raise TypeError(must_be("optimizer_closure", rule, closures or None, where, action))
+    return [epoch, batch_idx, optimizer, closures[0]]
 
 
 _OF_MODULES: Mapping[str, Callable[..., Any]] = {
@@ -569,23 +556,17 @@ def _take_log_options(name: str, reduce_fx: object, options: dict[str, Any]) -> 
     Raises:
         ValueError: If one asks for something else than `reduce_fx`.
     """
-    where = f"log({name!r})"
-    of_processes, of_splits = options.pop("sync_dist_op", None), options.pop("tbptt_reduce_fx", None)
-    for option, value in (
-        ("sync_dist_op", of_processes if options.get("sync_dist") else None),
-        ("tbptt_reduce_fx", of_splits),
+    given = {option: options.pop(option, None) for option in _LOG_OPTIONS}
+    same = f"left out, or what `reduce_fx` is ({reduce_fx!r})"
+    for option, is_fine, rule in (
+        ("sync_dist_op", not options.get("sync_dist") or _is_same(given["sync_dist_op"], reduce_fx), same),
+        ("tbptt_reduce_fx", _is_same(given["tbptt_reduce_fx"], reduce_fx), same),
+        ("tbptt_pad_token", given["tbptt_pad_token"] == 0, "left out, since nothing is padded"),
+        ("sync_dist_group", False, "left out: all processes reduce together"),
     ):
-        if value is not None and not _is_same(value, reduce_fx):
-            rule = f"left out, or what `reduce_fx` is ({reduce_fx!r})"
-            raise ValueError(must_be(option, rule, value, where, "Choose the reduction by `reduce_fx`."))
-    padding, group = options.pop("tbptt_pad_token", None), options.pop("sync_dist_group", None)
-    if padding not in (None, 0):
-        raise ValueError(
-            must_be("tbptt_pad_token", "left out, since nothing is padded", padding, where, "Leave it out.")
-        )
-    if group is not None:
-        action = "Reduce the value before it is logged."
-        raise ValueError(must_be("sync_dist_group", "left out: all processes reduce together", group, where, action))
+        if given[option] is not None and not is_fine:
+            action = "Reduce it before, or by `reduce_fx`."
+            raise ValueError(must_be(option, rule, given[option], f"log({name!r})", action))
 
 
 def _is_same(value: object, reduce_fx: object) -> bool:

@@ -126,26 +126,20 @@ class FitLoop(_LoopNames, loops.FitLoop):
             raise RuntimeError(must_be("train loader", "replaced from `on_fit_start` on", loader, "FitLoop", action))
         self.data.replace(loader)
 
-    epoch_loop = property(
-        lambda loop: loop, doc="The loop itself; in Lightning one of its own, with limits in steps and validation."
-    )
-    epoch_progress = property(
-        lambda loop: EpochProgressView(loop.progress),
-        doc="Counters of epochs; setting them before a fit lets that one begin there.",
-    )
+    epoch_loop = property(lambda loop: loop)
+    """The loop itself; in Lightning one of its own, with limits in steps and validation."""
+    epoch_progress = property(lambda loop: EpochProgressView(loop.progress))
+    """Counters of epochs; setting them before a fit lets that one begin there."""
     batch_progress = property(
         lambda loop: BatchProgressView(loop.progress.batches, loop.progress.earlier_batches, loop.is_last_batch),
         doc="Counters of training batches.",
     )
-    automatic_optimization = property(
-        lambda loop: UpdateProgressView(loop.progress, not loop._is_manual),
-        doc="Counters of automatic updates; the update itself is the business of `optimization`.",
-    )
-    manual_optimization = property(
-        lambda loop: UpdateProgressView(loop.progress, loop._is_manual or loop._fit is None),
-        doc="Counters of updates of a module that optimizes by hand.",
-    )
-    global_step = property(attrgetter("progress.global_step"), doc="Number of updates so far.")
+    automatic_optimization = property(lambda loop: UpdateProgressView(loop.progress, not loop._is_manual))
+    """Counters of automatic updates; the update itself is the business of `optimization`."""
+    manual_optimization = property(lambda loop: UpdateProgressView(loop.progress, loop._is_manual or loop._fit is None))
+    """Counters of updates of a module that optimizes by hand."""
+    global_step = property(attrgetter("progress.global_step"))
+    """Number of updates so far."""
     val_loop = settable("validation", "The loop that validates; another one can be set, made of `_EvaluationLoop`.")
 
     @property
@@ -217,11 +211,10 @@ class _OfEvaluation(_LoopNames, loops.EvaluationLoop):
         self._earlier_batches, self._new_loaders, self._begun = Counters(), [], None
         super().__init__(**settings)
 
-    batch_progress = property(
-        lambda loop: BatchProgressView(loop.progress, loop._earlier_batches),
-        doc="Counters of batches in the current or last run (`current`) and in all runs (`total`).",
-    )
-    max_batches = property(attrgetter("num_batches"), doc="Number of batches to take of each loader.")
+    batch_progress = property(lambda loop: BatchProgressView(loop.progress, loop._earlier_batches))
+    """Counters of batches in the current or last run (`current`) and in all runs (`total`)."""
+    max_batches = property(attrgetter("num_batches"))
+    """Number of batches to take of each loader."""
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -358,7 +351,8 @@ class EvaluationLoop(_OfEvaluation):
         if not self.loaders:
             self.load(self.trainer.current_run)
 
-    num_dataloaders = property(lambda loop: len(loop.loaders), doc="Number of loaders.")
+    num_dataloaders = property(lambda loop: len(loop.loaders))
+    """Number of loaders."""
 
 
 _OF_LIGHTNING = """

@@ -277,9 +277,12 @@ class DataHooksOfRun:
 class LoggerConnector(_Part):
     """Logged values of a trainer; `trainer._logger_connector`."""
 
-    callback_metrics = _callback_metrics = property(attrgetter("trainer.callback_metrics"), doc="As of the trainer.")
-    logged_metrics = _logged_metrics = property(attrgetter("trainer.logged_metrics"), doc="As of the trainer.")
-    progress_bar_metrics = property(attrgetter("trainer.progress_bar_metrics"), doc="As of the trainer.")
+    callback_metrics = _callback_metrics = property(attrgetter("trainer.callback_metrics"))
+    """As of the trainer."""
+    logged_metrics = _logged_metrics = property(attrgetter("trainer.logged_metrics"))
+    """As of the trainer."""
+    progress_bar_metrics = property(attrgetter("trainer.progress_bar_metrics"))
+    """As of the trainer."""
 
     @property
     def should_update_logs(self) -> bool:
