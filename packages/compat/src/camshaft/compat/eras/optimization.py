@@ -50,7 +50,6 @@ _FIRST_OF_TODAY = (2, 0)
 _FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
 _FIRST_WITHOUT_DEFAULT_MONITOR = (1, 0)
 _FIRST_THAT_ASKS_SETTINGS = (1, 6)
-_OF_EARLIER_SCHEDULERS = ("reduce_on_plateau", "opt_idx")
 _ON = ("enabled", "keep_batchnorm_fp32", "master_weights", "patch_torch_functions")
 _SETTINGS_OF_APEX: dict[str, tuple[Any, ...]] = {
     **{"opt_level": ("O1", "O2"), "loss_scale": (None, "dynamic"), "max_loss_scale": (None, 2.0**24)},
@@ -221,51 +220,42 @@ def in_form_of_today(returned: Any, behaviour: Behaviour) -> Any:
     Returns:
         The same for today; forms that no era had are left for `read_configuration` to refuse.
     """
-    reading = _Reading(behaviour)
     if isinstance(returned, Mapping):
-        return reading.without_frequency(reading.dictionary(returned))
+        return _without_frequency(_dictionary(returned, behaviour))
     if not isinstance(returned, (list, tuple)):
         return returned
     if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
         optimizers, schedulers = returned
         schedulers = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
-        return list(optimizers), [reading.scheduler(one) for one in schedulers]
+        return list(optimizers), [_scheduler(one, behaviour) for one in schedulers]
     if returned and all(isinstance(one, Mapping) for one in returned):
-        dictionaries = [reading.dictionary(one) for one in returned]
-        return dictionaries if len(dictionaries) > 1 else [reading.without_frequency(dictionaries[0])]
+        dictionaries = [_dictionary(one, behaviour) for one in returned]
+        return dictionaries if len(dictionaries) > 1 else [_without_frequency(dictionaries[0])]
     return list(returned)
 
 
-class _Reading:
-    def __init__(self, behaviour: Behaviour) -> None:
-        self._default_monitor = "val_loss" if behaviour.since < _FIRST_WITHOUT_DEFAULT_MONITOR else None
-        self._asks_settings = behaviour.since >= _FIRST_THAT_ASKS_SETTINGS
+def _dictionary(given: Mapping[str, Any], behaviour: Behaviour) -> dict[str, Any]:
+    settings = dict(given)
+    monitor, scheduler = settings.pop("monitor", None), settings.pop("lr_scheduler", None)
+    is_empty = scheduler is None or (isinstance(scheduler, (list, tuple, Mapping)) and not scheduler)
+    return settings if is_empty else {**settings, "lr_scheduler": _scheduler(scheduler, behaviour, monitor)}
 
-    def dictionary(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        settings = dict(given)
-        monitor = settings.pop("monitor", None)
-        scheduler = settings.pop("lr_scheduler", None)
-        is_empty = scheduler is None or (isinstance(scheduler, (list, tuple, Mapping)) and not scheduler)
-        if not is_empty:
-            settings["lr_scheduler"] = self.scheduler(scheduler, monitor)
+
+def _without_frequency(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != "frequency"}
+
+
+def _scheduler(given: Any, behaviour: Behaviour, monitor_of_optimizer: str | None = None) -> Any:
+    settings = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
+    if "scheduler" not in settings:
         return settings
-
-    def without_frequency(self, settings: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in settings.items() if name != "frequency"}
-
-    def scheduler(self, given: Any, monitor_of_optimizer: str | None = None) -> Any:
-        settings = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
-        if "scheduler" not in settings:
-            return settings
-        scheduler = settings["scheduler"]
-        takes_value = isinstance(scheduler, ReduceLROnPlateau)
-        takes_value |= self._asks_settings and bool(settings.get("reduce_on_plateau"))
-        monitor = settings.pop("monitor", None) or monitor_of_optimizer or self._default_monitor
-        for name in _OF_EARLIER_SCHEDULERS:
-            settings.pop(name, None)
-        if not takes_value:
-            return settings
+    default_monitor = "val_loss" if behaviour.since < _FIRST_WITHOUT_DEFAULT_MONITOR else None
+    monitor = settings.pop("monitor", None) or monitor_of_optimizer or default_monitor
+    on_plateau, _ = settings.pop("reduce_on_plateau", False), settings.pop("opt_idx", None)
+    on_plateau = on_plateau and behaviour.since >= _FIRST_THAT_ASKS_SETTINGS
+    if on_plateau or isinstance(settings["scheduler"], ReduceLROnPlateau):
         return {**settings, "monitor": monitor, "reduce_on_plateau": True}
+    return settings
 
 
 class Amp:
@@ -323,17 +313,16 @@ def configure_apex(run: Run, optimization: ConfiguredOptimizers) -> None:
     if override is None or not is_under_autocast(run.strategy):
         return
     level = getattr(run.trainer, "amp_level", None) or "O1"
-    returned = override(Amp(), run.module, optimization.optimizers, level)
+    own, num_optimizers = run.module, len(optimization.optimizers)
+    returned = override(Amp(), own, optimization.optimizers, level)
     model, of_model = returned if isinstance(returned, tuple) and len(returned) == 2 else (None, None)
     optimizers: list[Any] = list(of_model) if isinstance(of_model, list | tuple) else [of_model]
-    num_optimizers = len(optimization.optimizers)
-    if (
-        model is not run.module
-        or len(optimizers) != num_optimizers
-        or not all(isinstance(one, Optimizer) for one in optimizers)
-    ):
-        rule = f"the module itself and its optimizers ({num_optimizers})"
-        where = f"{type(run.module).__qualname__}.configure_apex"
+    are_optimizers = len(optimizers) == num_optimizers and all(isinstance(one, Optimizer) for one in optimizers)
+    if model is not own or not are_optimizers:
+        rule, where = (
+            f"the module itself and its optimizers ({num_optimizers})",
+            f"{type(own).__qualname__}.configure_apex",
+        )
         action = "Return what `amp.initialize(model, optimizers)` returned."
         raise TypeError(must_be("return value", rule, returned, where, action))
     optimization.take(optimizers)
