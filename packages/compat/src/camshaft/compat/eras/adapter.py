@@ -7,6 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
+import attrs
 from torch import nn
 
 from camshaft.callbacks import ModelSummary
@@ -89,6 +90,7 @@ def finds_unused(module: nn.Module) -> bool:
     return read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
 
 
+@attrs.frozen
 class OwnSummary:
     """A wrapper that leaves out a `ModelSummary` where the module has `summarize`; one of `Run.call_wrappers`.
 
@@ -96,8 +98,7 @@ class OwnSummary:
         run: The run of the module.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    run: Run
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
@@ -107,7 +108,7 @@ class OwnSummary:
             return function
 
         def on_fit_start(*arguments: Any, **keywords: Any) -> None:
-            if self._run.hooks.summarize is None:
+            if self.run.hooks.summarize is None:
                 function(*arguments, **keywords)
 
         return on_fit_start
@@ -138,8 +139,6 @@ def _adapt_set_up(run: Run) -> None:
         hooks.prepare_data = _do_nothing
     if run.verb == "fit" and hooks.restore_weights is not None:
         run.restores_weights = False
-    if hooks.summarize is None and hooks.restore_weights is None:
-        return
 
     def starting(fit_start: Callable[[], None]) -> Callable[[], None]:
         def started() -> None:
@@ -150,7 +149,8 @@ def _adapt_set_up(run: Run) -> None:
 
         return started
 
-    hooks.wrap("on_fit_start", starting)
+    if hooks.summarize is not None or hooks.restore_weights is not None:
+        hooks.wrap("on_fit_start", starting)
 
 
 def _do_nothing() -> None:
