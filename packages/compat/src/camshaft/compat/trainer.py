@@ -19,19 +19,11 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for
+import camshaft.compat.private_parts as parts
 from camshaft.compat import eras
+from camshaft.compat.arguments import today
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
-from camshaft.compat.arguments.today import (
-    by_name,
-    callbacks_of_packages,
-    flags_as_counts,
-    from_environment,
-    log_meaning_of_one,
-    precision_of,
-    signature_of,
-    with_timer,
-)
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
@@ -45,17 +37,6 @@ from camshaft.compat.names.stand_ins import check_not_missing
 from camshaft.compat.names.table import advice, members
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
 from camshaft.compat.private_loops import LOOPS, follow_hooks, loops_of_lightning
-from camshaft.compat.private_parts import (
-    CallbackConnector,
-    CheckpointConnector,
-    ConnectorView,
-    DataConnector,
-    LoggerConnector,
-    OwnFirst,
-    ResultsView,
-    SignalConnector,
-    attach_loops,
-)
 from camshaft.hooks_core import Receiver, is_overridden
 from camshaft.hooks_core.eras.hooks import EARLIER_ERAS
 from camshaft.hooks_core.support.known_attributes import check_attribute
@@ -153,12 +134,12 @@ class Trainer(ArgparseArguments, _Trainer):
     saves_each_row: ClassVar[bool] = True
     loop_classes: ClassVar[Any] = LOOPS
 
-    _accelerator_connector: Any = cached_property(ConnectorView)
-    _callback_connector: Any = cached_property(CallbackConnector)
-    _checkpoint_connector: Any = cached_property(CheckpointConnector)
-    _data_connector: Any = cached_property(DataConnector)
-    _logger_connector: Any = cached_property(LoggerConnector)
-    _signal_connector: Any = cached_property(SignalConnector)
+    _accelerator_connector: Any = cached_property(parts.ConnectorView)
+    _callback_connector: Any = cached_property(parts.CallbackConnector)
+    _checkpoint_connector: Any = cached_property(parts.CheckpointConnector)
+    _data_connector: Any = cached_property(parts.DataConnector)
+    _logger_connector: Any = cached_property(parts.LoggerConnector)
+    _signal_connector: Any = cached_property(parts.SignalConnector)
 
     tuning: bool = False
     _is_sealed: bool = False
@@ -170,17 +151,17 @@ class Trainer(ArgparseArguments, _Trainer):
     @wraps(_Trainer.__init__)  # type: ignore[misc]
     def __init__(self, *positional: Any, **given: Any) -> None:
         names = [*_DEFAULTS, *EARLIER_ARGUMENTS]
-        given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
-        log_meaning_of_one(given)
-        given = flags_as_counts(given)
+        given = {**today.from_environment(type(self).__name__, names), **today.by_name(positional, given), **given}
+        today.log_meaning_of_one(given)
+        given = today.flags_as_counts(given)
         self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
-        arguments["precision"] = precision_of(arguments)
+        arguments["precision"] = today.precision_of(arguments)
         further = [ModuleSettings(**self._earlier.of_module)] if self._earlier.of_module else []
-        further += callbacks_of_packages()
+        further += today.callbacks_of_packages()
         if further:
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), *further]
-        arguments["callbacks"] = with_timer(arguments.get("callbacks"), arguments.get("max_time"))
+        arguments["callbacks"] = today.with_timer(arguments.get("callbacks"), arguments.get("max_time"))
         check_not_missing(*given.values(), *listed(arguments.get("callbacks")), *listed(arguments.get("logger")))
         plugins = {name: getattr(self._earlier, name) for name in ("cluster_environment", "checkpoint_io")}
         if needs_attaching(arguments) or any(plugin is not None for plugin in plugins.values()):
@@ -197,10 +178,10 @@ class Trainer(ArgparseArguments, _Trainer):
         vars(self)["_is_sealed"] = True
         if isinstance(arguments.get("strategy", ""), str):
             load(_STRATEGIES[type(self.strategy).__name__]).adopt(self.strategy)
-        attach_loops(self)
+        parts.attach_loops(self)
         _tell(told, "on_init_end", self)
 
-    __init__.__signature__ = signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
+    __init__.__signature__ = today.signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
         """Raise `AttributeError` with the counterpart of an attribute of earlier releases."""
@@ -472,7 +453,7 @@ class Trainer(ArgparseArguments, _Trainer):
         own = getattr(self.strategy, "accelerator", None)
         return own or load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
 
-    _results = property(ResultsView)
+    _results = property(parts.ResultsView)
 
     @property
     def _detect_anomaly(self) -> bool:
@@ -661,4 +642,4 @@ def _of_evaluation(name: str) -> property:
 for _name in ("val_dataloaders", "test_dataloaders", "predict_dataloaders"):
     setattr(Trainer, _name, _of_evaluation(_name))
 for _name, _path in members()["Trainer"].items():
-    setattr(Trainer, _name, OwnFirst(attrgetter(_path), f"`{_path}`."))
+    setattr(Trainer, _name, parts.OwnFirst(attrgetter(_path), f"`{_path}`."))

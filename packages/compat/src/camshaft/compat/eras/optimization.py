@@ -11,25 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+import camshaft.compat.eras.releases as releases
+import camshaft.compat.eras.updates as earlier
 from camshaft.compat.eras.outputs import keep_epoch_outputs
-from camshaft.compat.eras.releases import (
-    COUNTS_UPDATES,
-    REFUSES_INDEX_BY_HAND,
-    TURNS_BY_EPOCH,
-    ZEROES_BY_HAND,
-    behaviour_in,
-    may_count_each_optimizer,
-    release_of,
-)
-from camshaft.compat.eras.updates import (
-    BatchCountedManualOptimization,
-    BatchCountedPerOptimizerOptimization,
-    BatchCountedTruncatedOptimization,
-    NoOptimizer,
-    NoToggle,
-    toggle_of,
-    update_class,
-)
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import (
@@ -77,7 +61,7 @@ class EraOptimization(StandardOptimizationFactory):
         configure_apex(run, optimization)
         if not optimization.optimizers and getattr(run.module, "automatic_optimization", True):
             warn_user("`configure_optimizers` returned no optimizer: nothing will be updated. Return one to train.")
-            optimization.take([NoOptimizer()])
+            optimization.take([earlier.NoOptimizer()])
         return optimization
 
     def make_mode(
@@ -97,8 +81,8 @@ class EraOptimization(StandardOptimizationFactory):
     def make_manual(self, context: UpdateContext) -> UpdateMode:
         """Return the mode of a module that optimizes by itself."""
         run = context.run
-        release = release_of(run)
-        if release >= REFUSES_INDEX_BY_HAND:
+        release = releases.release_of(run)
+        if release >= releases.REFUSES_INDEX_BY_HAND:
             try:
                 check_optimizer_idx(run, context.configured)
             except ValueError as error:
@@ -106,47 +90,47 @@ class EraOptimization(StandardOptimizationFactory):
                 raise
         if not _counts_batches(run):
             return super().make_manual(context)
-        zeroes = behaviour_in(run).zero_grad == "after_optimizer_step" and release >= ZEROES_BY_HAND
-        return BatchCountedManualOptimization(context, zeroes_after_step=zeroes)
+        zeroes = releases.behaviour_in(run).zero_grad == "after_optimizer_step" and release >= releases.ZEROES_BY_HAND
+        return earlier.BatchCountedManualOptimization(context, zeroes_after_step=zeroes)
 
     def make_update(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int) -> OptimizerUpdate:
         """Return what makes the updates of one optimizer, as the module's era made it."""
-        behaviour = behaviour_in(context.run)
+        behaviour = releases.behaviour_in(context.run)
         further: dict[str, Any] = {}
         if behaviour.steps_after_backward:
             further["step_zeroes"] = behaviour.step_zeroes and context.settings.zero_grad is None
-        update = update_class(behaviour, optimizer, has_owner=has_owner(context.run, optimizer))
+        update = earlier.update_class(behaviour, optimizer, has_owner=has_owner(context.run, optimizer))
         return update(context, optimizer, optimizer_idx, default_zero_grad=behaviour.zero_grad, **further)
 
     def make_truncated(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
         """Return the mode of one optimizer on batches that are split."""
         if not _counts_batches(context.run):
             return super().make_truncated(context, updates)
-        return BatchCountedTruncatedOptimization(context, updates)
+        return earlier.BatchCountedTruncatedOptimization(context, updates)
 
     def make_per_optimizer(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
         """Return the mode of several optimizers that take turns."""
         if not _counts_batches(context.run):
             return super().make_per_optimizer(context, updates)
-        return BatchCountedPerOptimizerOptimization(
+        return earlier.BatchCountedPerOptimizerOptimization(
             context,
             updates,
             toggle=self.make_toggle(context),
-            turns_by_epoch=release_of(context.run) >= TURNS_BY_EPOCH,
+            turns_by_epoch=releases.release_of(context.run) >= releases.TURNS_BY_EPOCH,
         )
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return what lets the parameters of the optimizer at work alone require gradients, if its era did so."""
         optimizers = context.configured.optimizers
-        own = toggle_of(context.run.module, optimizers)
-        freezes = behaviour_in(context.run).freezes_other_optimizers
-        return own or (super().make_toggle(context) if freezes else NoToggle(optimizers))
+        own = earlier.toggle_of(context.run.module, optimizers)
+        freezes = releases.behaviour_in(context.run).freezes_other_optimizers
+        return own or (super().make_toggle(context) if freezes else earlier.NoToggle(optimizers))
 
 
 def _warn_of_counts(run: Run, optimization: ConfiguredOptimizers, limits: FitLimits) -> None:
     """Warn of numbers of steps that a release may have counted for each of several optimizers."""
     num_optimizers = len(optimization.optimizers)
-    if num_optimizers < 2 or optimization.frequencies or not may_count_each_optimizer(run):
+    if num_optimizers < 2 or optimization.frequencies or not releases.may_count_each_optimizer(run):
         return
     counts = [("max_steps", max(limits.max_steps, 0)), ("min_steps", limits.min_steps)]
     counts += [("every_n_train_steps", getattr(callback, "every_n_train_steps", None)) for callback in run.callbacks]
@@ -160,11 +144,11 @@ def _warn_of_counts(run: Run, optimization: ConfiguredOptimizers, limits: FitLim
 
 
 def _counts_batches(run: Run) -> bool:
-    return behaviour_in(run).since < COUNTS_UPDATES
+    return releases.behaviour_in(run).since < releases.COUNTS_UPDATES
 
 
 def _configured(run: Run) -> ConfiguredOptimizers:
-    hooks, behaviour = run.hooks, behaviour_in(run)
+    hooks, behaviour = run.hooks, releases.behaviour_in(run)
     assert hooks.configure_optimizers is not None
     is_manual = not getattr(run.module, "automatic_optimization", True)
     configured = hooks.configure_optimizers()
