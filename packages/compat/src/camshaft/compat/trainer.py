@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property, wraps
 from importlib import import_module
 from operator import attrgetter
@@ -270,8 +270,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     def make_default_logger(self) -> Any:
         """Return a logger in `lightning_logs`: for TensorBoard where that is installed, else a CSV logger."""
-        make = import_module(_LOGGERS).default_logger
-        return make(self.default_root_dir)
+        return import_module(_LOGGERS).default_logger(self.default_root_dir)
 
     # verbs
 
@@ -343,23 +342,17 @@ class Trainer(ArgparseArguments, _Trainer):
         finally:
             self.tuning = False
         found = {
-            "scale_batch_size": None if size is None else size.optimal_batch_size,
-            "lr_find": None if rate is None else rate.optimal_lr,
+            "scale_batch_size": getattr(size, "optimal_batch_size", None),
+            "lr_find": getattr(rate, "optimal_lr", None),
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def save_checkpoint(
-        self,
-        filepath: _Path,
-        weights_only: bool | None = None,
-        on_saved: Callable[[], None] | None = None,
-        *,
-        storage_options: Any = None,
-    ) -> None:
+    @wraps(_Trainer.save_checkpoint)
+    def save_checkpoint(self, *args: Any, storage_options: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
         """Save a checkpoint; see `camshaft.trainer.Trainer.save_checkpoint`. Collective.
 
         Args:
-            filepath, weights_only, on_saved: As there.
+            args, kwargs: As there.
             storage_options: Nothing takes them, as in Lightning without a plugin for files.
 
         Raises:
@@ -368,7 +361,7 @@ class Trainer(ArgparseArguments, _Trainer):
         if storage_options is not None:
             rule, action = "left out, since nothing takes them", "Write a strategy whose `save_checkpoint` has them."
             raise TypeError(must_be("storage_options", rule, storage_options, "Trainer.save_checkpoint", action))
-        super().save_checkpoint(filepath, weights_only, on_saved)
+        super().save_checkpoint(*args, **kwargs)
 
     # progress
 
@@ -412,15 +405,12 @@ class Trainer(ArgparseArguments, _Trainer):
         """Batches of an epoch, those of training and of each validation in it."""
         num_training = 0 if self.fit_loop.loader is None else self.num_training_batches
         interval = self.val_check_interval
-        if not num_training or not self._validates_epoch or not isinstance(interval, (int, float)):
+        every = self.check_val_every_n_epoch
+        validates = every is not None and (self.current_epoch + 1) % every == 0
+        if not num_training or not validates or not isinstance(interval, (int, float)):
             return num_training
         batches_between = interval if isinstance(interval, int) else max(1, int(num_training * interval))
         return num_training + self.nb_val_batches * (num_training // batches_between)
-
-    @property
-    def _validates_epoch(self) -> bool:
-        every = self.check_val_every_n_epoch
-        return every is not None and (self.current_epoch + 1) % every == 0
 
     # what is running
 
@@ -455,9 +445,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     _results = property(parts.ResultsView)
 
-    @property
-    def _detect_anomaly(self) -> bool:
-        return any(getattr(one, "detect_anomaly", False) for one in self.callbacks)
+    _detect_anomaly = property(lambda self: any(getattr(one, "detect_anomaly", False) for one in self.callbacks))
 
     @property
     def _evaluation_loop(self) -> Any:
@@ -488,10 +476,8 @@ class Trainer(ArgparseArguments, _Trainer):
             return None
         return {"num_replicas": self.strategy.num_data_ranks, "rank": self.strategy.data_rank}
 
-    @property
-    def received_sigterm(self) -> bool:
-        """True if the last fit got a SIGTERM that a `PreemptionCheckpoint` caught; without one SIGTERM ends it."""
-        return any(getattr(callback, "received_sigterm", False) for callback in self.callbacks)
+    received_sigterm = property(lambda self: any(getattr(one, "received_sigterm", False) for one in self.callbacks))
+    """True if the last fit got a SIGTERM that a `PreemptionCheckpoint` caught; without one SIGTERM ends it."""
 
     val_check_batch = property(attrgetter("fit_loop.num_batches_between_validations"))
     """Batches between validations of fit; None before loaders are there, and where time counts."""
@@ -509,11 +495,8 @@ class Trainer(ArgparseArguments, _Trainer):
     num_gpus = property(lambda self: self.num_devices if self.on_gpu else 0)
     """GPUs of a machine that train."""
 
-    @property
-    def use_amp(self) -> bool:
-        """True with mixed precision."""
-        name = getattr(getattr(self.strategy, "precision", None), "name", "")
-        return str(name).endswith("-mixed")
+    use_amp = property(lambda self: str(self.precision).endswith("-mixed"))
+    """True with mixed precision."""
 
     # data, metrics, files
 
@@ -588,11 +571,10 @@ class Trainer(ArgparseArguments, _Trainer):
             return None
         return "full" if summary.max_depth in (-1, math.inf) else "top"
 
-    @property
-    def weights_save_path(self) -> str:
-        """The directory of the first checkpoint callback, if it was set; else the default directory."""
-        callback = self.checkpoint_callback
-        return str((callback and callback.dirpath) or self.default_root_dir)
+    weights_save_path = property(
+        lambda self: str(getattr(self.checkpoint_callback, "dirpath", None) or self.default_root_dir)
+    )
+    """The directory of the first checkpoint callback, if it was set; else the default directory."""
 
 
 def _is_property_of_ours(kind: type, name: str) -> bool:
