@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from operator import attrgetter
-from types import CodeType, FunctionType
 from typing import IO, Any, ClassVar, ParamSpec, Self
 
 import torch
@@ -22,6 +21,8 @@ from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.hyperparameters import HyperparametersMixin
 from camshaft.compat.private_parts import OwnFirst
 from camshaft.hooks_core import ModelHooks, Receiver
+from camshaft.hooks_core.dispatch.binding import own_classes
+from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.eras.hooks import hooks_of_eras
 from camshaft.hooks_core.eras.releases import TODAY
 from camshaft.hooks_core.support.messages import must_be, warn_user
@@ -52,28 +53,16 @@ def scheduler_settings(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("scheduler", "name", "interval", "frequency", "monitor", "strict")}
 
 
-class FromTrainer:
-    """An attribute that a module reads from its trainer, unless it sets its own.
+def _from_trainer(name: str, without: Any) -> Any:
+    """Return an attribute that a module reads from its trainer, unless it sets its own; `without` without a trainer."""
 
-    Args:
-        name: Name of the trainer's attribute.
-        without: What it is without a trainer.
-    """
+    def read(module: Any) -> Any:
+        for store in ("_modules", "_parameters", "_buffers"):  # where a module keeps some of its own
+            if name in vars(module).get(store, {}):
+                return vars(module)[store][name]
+        return without if module._trainer is None else getattr(module._trainer, name)
 
-    def __init__(self, name: str, without: Any) -> None:
-        self._name = name
-        self._without = without
-        self.__doc__ = f"The trainer's `{name}`; {without} without a trainer."
-
-    def __get__(self, module: Any, owner: type | None = None) -> Any:
-        if module is None:
-            return self
-        for store in ("_modules", "_parameters", "_buffers"):
-            own = module.__dict__.get(store, {})
-            if self._name in own:
-                return own[self._name]
-        trainer = module._trainer
-        return self._without if trainer is None else getattr(trainer, self._name)
+    return OwnFirst(read, f"The trainer's `{name}`; {without} without a trainer.")
 
 
 class EarlierHooks:
@@ -135,15 +124,15 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
 
     # assigned to and shadowed as any attribute: modules of their own may use these names
-    use_amp: Any = FromTrainer("use_amp", False)
-    use_ddp: Any = FromTrainer("use_ddp", False)
-    use_dp: Any = FromTrainer("use_dp", False)
-    use_ddp2: Any = FromTrainer("use_ddp2", False)
-    on_gpu: Any = FromTrainer("on_gpu", False)
-    on_tpu: Any = FromTrainer("on_tpu", False)
-    use_tpu: Any = FromTrainer("use_tpu", False)
-    datamodule: Any = FromTrainer("datamodule", None)
-    experiment: Any = FromTrainer("experiment", None)
+    use_amp: Any = _from_trainer("use_amp", False)
+    use_ddp: Any = _from_trainer("use_ddp", False)
+    use_dp: Any = _from_trainer("use_dp", False)
+    use_ddp2: Any = _from_trainer("use_ddp2", False)
+    on_gpu: Any = _from_trainer("on_gpu", False)
+    on_tpu: Any = _from_trainer("on_tpu", False)
+    use_tpu: Any = _from_trainer("use_tpu", False)
+    datamodule: Any = _from_trainer("datamodule", None)
+    experiment: Any = _from_trainer("experiment", None)
     _device: Any = OwnFirst(attrgetter("device"), "`device`.")
     _current_fx_name: Any = OwnFirst(lambda module: getattr(module._metric_log, "hook", None), "The hook that runs.")
     _dtype: Any = OwnFirst(attrgetter("dtype"), "`dtype`.")
@@ -354,7 +343,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
 # for TorchScript, which would compile or read them
 TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attributes__ = [
     *names_not_exported(TrainingModule),
-    *(name for name, value in vars(TrainingModule).items() if isinstance(value, FromTrainer)),
+    *(name for name, value in vars(TrainingModule).items() if isinstance(value, OwnFirst)),
 ]
 
 
@@ -393,16 +382,23 @@ def _default(module: object, hook: str) -> Callable[..., Any]:
     return default
 
 
-def _optimizer_zero_grad(self: Any, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int = 0) -> None:
-    """Zero the gradients: `optimizer.zero_grad()`.
+def _without_index(name: str, num_arguments: int, position: int) -> Callable[..., Any]:
+    """Return a default of today that takes `optimizer_idx` as well, by name or at a position.
 
     Args:
-        epoch: Index of the epoch.
-        batch_idx: Index of the batch.
-        optimizer: The optimizer.
-        optimizer_idx: Its index.
+        name: The hook.
+        num_arguments: The number of its arguments without the index.
+        position: The place of the index.
     """
-    ModelHooks.optimizer_zero_grad(self, epoch, batch_idx, optimizer)
+    today = getattr(ModelHooks, name)
+
+    @wraps(today)
+    def default(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("optimizer_idx", None)
+        has_index = len(args) > num_arguments
+        today(self, *args[:position], *args[position + has_index :], **kwargs)
+
+    return default
 
 
 def _backward(self: Any, *args: Any, loss: Any = None, **kwargs: Any) -> None:
@@ -419,19 +415,6 @@ def _backward(self: Any, *args: Any, loss: Any = None, **kwargs: Any) -> None:
     for name in ("trainer", "optimizer", "optimizer_idx", "use_amp"):
         kwargs.pop(name, None)
     loss.backward(*rest, **kwargs)
-
-
-def _configure_gradient_clipping(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    """Clip the gradients of one optimizer: `(optimizer, gradient_clip_val, gradient_clip_algorithm)`, perhaps with
-    `optimizer_idx` before the value."""
-    kwargs.pop("optimizer_idx", None)
-    ModelHooks.configure_gradient_clipping(self, optimizer, *(args[1:] if len(args) == 3 else args), **kwargs)
-
-
-def _lr_scheduler_step(self: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    """Step a learning-rate scheduler: `(scheduler, metric)`, perhaps with `optimizer_idx` before the metric."""
-    kwargs.pop("optimizer_idx", None)
-    ModelHooks.lr_scheduler_step(self, scheduler, *(args[1:] if len(args) == 2 else args), **kwargs)
 
 
 _Arguments = ParamSpec("_Arguments")
@@ -501,10 +484,10 @@ _OF_MODULES: Mapping[str, Callable[..., Any]] = {
     },
     **OF_DATA,
     "optimizer_step": takes_earlier_forms(ModelHooks.optimizer_step),
-    "optimizer_zero_grad": _optimizer_zero_grad,
+    "optimizer_zero_grad": _without_index("optimizer_zero_grad", 3, 3),
     "backward": _backward,
-    "configure_gradient_clipping": _configure_gradient_clipping,
-    "lr_scheduler_step": _lr_scheduler_step,
+    "configure_gradient_clipping": _without_index("configure_gradient_clipping", 3, 1),
+    "lr_scheduler_step": _without_index("lr_scheduler_step", 2, 1),
 }
 
 # Put in here and not written out above, so that editors and type checkers compare an override with today's signature.
@@ -521,24 +504,12 @@ def _tell_of_zeroing(module: Any) -> None:
     if kind in _told or behaviour_in(getattr(module.trainer, "current_run", None)) is not TODAY:
         return
     _told.add(kind)
-    if not any(_mentions(one.__code__, "zero_grad") for one in _functions(kind)):
+    if not mentions_method(own_classes(kind), "zero_grad"):
         warn_user(
             f"{kind.__qualname__} optimizes by hand and zeroes gradients nowhere, so they add up from step to step. "
             'Call `optimizer.zero_grad()`, or declare `hook_era = "1.1"` if it was written for 1.1, where '
             "`optimizer.step()` zeroed them."
         )
-
-
-def _functions(kind: type) -> list[FunctionType]:
-    """Return the functions of a class and its bases, without those of camshaft and torch."""
-    own = [one for one in kind.__mro__ if one.__module__.partition(".")[0] not in ("camshaft", "torch", "builtins")]
-    return [value for one in own for value in vars(one).values() if isinstance(value, FunctionType)]
-
-
-def _mentions(code: CodeType, name: str) -> bool:
-    return name in code.co_names or any(
-        _mentions(inner, name) for inner in code.co_consts if isinstance(inner, CodeType)
-    )
 
 
 _LOG_OPTIONS = frozenset({"tbptt_reduce_fx", "tbptt_pad_token", "sync_dist_op", "sync_dist_group"})
