@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+from ast import literal_eval
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from typing import Any
 
 import torch
@@ -40,53 +42,44 @@ def earlier(
     return add
 
 
-# forms of translations
+# what rows of data say
 
 
-def renamed(
-    name: str,
-    first: str,
-    last: str,
-    today: str,
-    nothing: tuple[Any, ...] = (None,),
-    *,
-    convert: Callable[[Any], Any] | None = None,
-    remark: str = "",
-) -> None:
-    """Add an argument that has another name today, with a converted value if needed."""
-
-    @earlier(name, first, last, f"`{today}`", nothing)
-    def translate(name: str, value: Any, given: _Given) -> Translation:
-        return Translation(arguments={today: value if convert is None else convert(value)}, remark=remark)
+def _share(name: str, value: Any, today: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(must_be(name, "a share from 0 to 1", value, _WHERE, f"Pass `{today}`."))
+    return float(value)
 
 
-def share(name: str, first: str, last: str, today: str, nothing: tuple[Any, ...] = (None,)) -> None:
-    """Add a share of the batches, where 1 means all, not one batch."""
-
-    def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise ValueError(must_be(name, "a share from 0 to 1", value, _WHERE, f"Pass `{today}`."))
-        return float(value)
-
-    renamed(name, first, last, today, nothing, convert=read)
+_CONVERSIONS: Mapping[str, Callable[[str, Any, str], Any]] = {
+    "renamed": lambda name, value, today: value,
+    "flag": lambda name, value, today: bool(value),
+    "count": lambda name, value, today: int(value),
+    "share": _share,
+}
 
 
-def same(name: str, value: Any, given: _Given) -> None:
-    """Translate nothing: the value is one of today's."""
+def _add_row(kind: str, name: str, releases: str, today: str, nothing: str, *words: str) -> None:
+    """Add a row of `earlier.txt`, which describes its parts."""
+
+    def translate(name: str, value: Any, given: _Given) -> Translation | None:
+        if kind == "refused":
+            raise refusal(name, value, *words)
+        if kind in _CONVERSIONS:
+            return Translation(arguments={today: _CONVERSIONS[kind](name, value, today)}, remark=" ".join(words))
+        return None if kind == "same" else Translation(remark=words[0])
+
+    first, last = releases.split()
+    told = f"`{today}`" if kind in _CONVERSIONS else today
+    earlier(name, first, last, told, literal_eval(f"({nothing},)"))(translate)
 
 
-def told(remark: str) -> Translate:
-    """Return a translation into nothing, of which the note says why."""
-    return lambda *_: Translation(remark=remark)
+for _line in files("camshaft.compat.arguments").joinpath("earlier.txt").read_text(encoding="utf-8").splitlines():
+    if not _line.startswith("#"):
+        _add_row(*_line.split(" | "))
 
 
-def refuse(why: str, action: str) -> Translate:
-    """Return a translation of an argument without a counterpart, which raises."""
-
-    def translate(name: str, value: Any, given: _Given) -> Translation:
-        raise refusal(name, value, why, action)
-
-    return translate
+# what takes a function
 
 
 def refusal(name: str, value: Any, why: str, action: str) -> ValueError:
@@ -122,30 +115,6 @@ def search(setting: str, finder: str, option: str) -> Translate:
     return translate
 
 
-# counts and limits
-
-renamed("max_nb_epochs", "0.4", "0.7", "max_epochs")
-renamed("min_nb_epochs", "0.4", "0.7", "min_epochs")
-earlier("max_steps", "0.7", "1.4", "`max_steps=-1` for None")(same)
-renamed("nb_sanity_val_steps", "0.4", "0.7", "num_sanity_val_steps")
-share("train_percent_check", "0.4", "0.9", "limit_train_batches")
-share("val_percent_check", "0.4", "0.9", "limit_val_batches")
-share("test_percent_check", "0.4", "0.9", "limit_test_batches")
-share("overfit_pct", "0.4", "0.9", "overfit_batches", (None, 0, 0.0))
-
-
-renamed(
-    "reload_dataloaders_every_epoch", "0.7", "1.5", "reload_dataloaders_every_n_epochs", _NONE_OR_FALSE, convert=int
-)
-earlier("multiple_trainloader_mode", "1.2", "1.9", "`CombinedLoader(loaders, mode)`", (None, "max_size_cycle"))(
-    refuse(
-        "the loader itself says how several are combined",
-        "Return `CombinedLoader(loaders, mode)` of `camshaft.loops` from `train_dataloader`, or pass it to fit.",
-    )
-)
-renamed("replace_sampler_ddp", "0.7", "1.9", "use_distributed_sampler", (None, True))
-
-
 _PER_NODE = "the attribute `prepare_data_per_node` of module or data module"
 
 
@@ -160,9 +129,6 @@ def prepare_data_per_node(name: str, value: Any, given: _Given) -> Translation:
 
 # optimization
 
-renamed("gradient_clip", "0.4", "0.7", "gradient_clip_val", (None, 0, 0.0))
-earlier("gradient_clip_val", "0.5", "1.9", "`gradient_clip_val=None` for 0", (None, 0, 0.0))(same)
-
 
 @earlier("accumulate_grad_batches", "0.4", "1.9", "`GradientAccumulationScheduler(scheduling)` for a dictionary")
 def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
@@ -175,11 +141,6 @@ def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
 
 earlier("automatic_optimization", "1.0", "1.2", "`self.automatic_optimization = False` in the module", (None, True))(
     attribute_of_module("automatic_optimization", False, "is `self.automatic_optimization = False` in the module")
-)
-
-
-earlier("enable_pl_optimizer", "1.1", "1.2", "nothing: optimizers are torch's own")(
-    told("is needless, because `self.optimizers()` gives optimizers whose `step` may be called as it is")
 )
 
 
@@ -201,18 +162,6 @@ earlier("auto_scale_batch_size", "0.7", "1.9", "`BatchSizeFinder`", _NONE_OR_FAL
 
 # devices and processes
 
-renamed("nb_gpu_nodes", "0.4", "0.7", "num_nodes")
-earlier("devices", "1.4", "1.9", "`devices='auto'` for None")(same)
-earlier("auto_select_gpus", "0.7", "1.9", "`devices`", _NONE_OR_FALSE)(
-    refuse(
-        "devices are never picked by looking which are free",
-        "Pass accelerator='gpu' with devices=[...], or set CUDA_VISIBLE_DEVICES.",
-    )
-)
-for _name, _first, _last in (("num_tpu_cores", "0.7", "0.8"), ("tpu_cores", "0.8", "1.9"), ("ipus", "1.4", "1.9")):
-    earlier(_name, _first, _last, "nothing")(
-        refuse("there is no strategy for these devices", "Leave it out, and pass `accelerator` and `devices`.")
-    )
 
 _UNUSED_PARAMETERS = "ddp_find_unused_parameters_true"  # as those releases had it by default
 
@@ -407,18 +356,6 @@ def amp_backend(name: str, value: Any, given: _Given) -> Translation:
 
 # observation
 
-earlier("model_registry", "2.5", "2.6", "nothing")(
-    refuse("there is no registry of models", "Leave it out; loggers such as `WandbLogger` keep checkpoints.")
-)
-
-renamed("experiment", "0.4", "0.5.0", "logger")
-for _name, _first, _last in (
-    ("row_log_interval", "0.5", "0.9"),
-    ("add_row_log_interval", "0.5", "0.7"),
-    ("add_log_row_interval", "0.4", "0.4"),
-):
-    renamed(_name, _first, _last, "log_every_n_steps", remark="counted in updates, not in batches")
-
 
 @earlier("log_save_interval", "0.4", "0.9", "`CSVLogger(flush_logs_every_n_steps=...)`", (None, 100))
 @earlier("flush_logs_every_n_steps", "1.0", "1.6", "`CSVLogger(flush_logs_every_n_steps=...)`", (None, 100))
@@ -449,7 +386,6 @@ earlier("terminate_on_nan", "0.7", "1.6", "`NonFiniteGuard()`", _NONE_OR_FALSE)(
 earlier("move_metrics_to_cpu", "1.1", "1.9", "the attribute `outputs_on_cpu` of the module", _NONE_OR_FALSE)(
     attribute_of_module("outputs_on_cpu", True, "is `self.outputs_on_cpu = True` in the module")
 )
-renamed("show_progress_bar", "0.4", "0.8", "enable_progress_bar", convert=bool)
 
 
 @earlier("progress_bar_refresh_rate", "0.7", "1.6", "`enable_progress_bar`, `RichProgressBar(refresh_rate)`")
@@ -463,9 +399,6 @@ def progress_bar_refresh_rate(name: str, value: Any, given: _Given) -> Translati
 earlier("progress_bar_callback", "0.7", "0.7", "`callbacks`, `enable_progress_bar`")(
     callback_or_switch("enable_progress_bar")
 )
-earlier("process_position", "0.4", "1.6", "nothing", (None, 0))(
-    refuse("a progress bar draws at the end of the output", "Leave it out; one run may have enable_progress_bar=False.")
-)
 
 
 @earlier("weights_summary", "0.5", "1.6", "`enable_model_summary`, `ModelSummary(max_depth)`", ("top",), default="top")
@@ -478,8 +411,6 @@ def weights_summary(name: str, value: Any, given: _Given) -> Translation:
     return Translation(callbacks=(callbacks.ModelSummary(max_depth=-1),))
 
 
-renamed("print_weights_summary", "0.4", "0.5.0", "enable_model_summary", (None, True), convert=bool)
-
 # files
 
 earlier("checkpoint_callback", "0.4", "1.6", "`enable_checkpointing`, `callbacks`")(
@@ -488,7 +419,6 @@ earlier("checkpoint_callback", "0.4", "1.6", "`enable_checkpointing`, `callbacks
 earlier("early_stop_callback", "0.4", "0.9", "`callbacks=[EarlyStopping('val_loss')]`", _NONE_OR_FALSE)(
     callback(lambda value: callbacks.EarlyStopping("val_loss", verbose=True) if value is True else value)
 )
-renamed("default_save_path", "0.5", "0.7", "default_root_dir")
 
 
 @earlier("weights_save_path", "0.4", "1.7", "`ModelCheckpoint(dirpath)`")
