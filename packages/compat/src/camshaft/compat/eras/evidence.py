@@ -11,6 +11,7 @@ from itertools import pairwise
 from types import CodeType, MethodType
 from typing import Any
 
+from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import class_of, code_of, implementation, loads_variable, strings_in
 
 RETURNED_LOGS = frozenset({"log", "progress_bar"})
@@ -67,6 +68,12 @@ def declared_function(receiver: object, name: str) -> Callable[..., Any] | None:
             if not (takes_any and calls_method(bound, name)):
                 return bound
     return own
+
+
+def takes_optimizer_idx(receiver: object) -> bool:
+    """Return whether the `training_step` of a module asks for `optimizer_idx`, as all of 1.x had it."""
+    step = implementation(receiver, "training_step")
+    return step is not None and "optimizer_idx" in parameter_names(step)
 
 
 def calls_method(method: Callable[..., Any], name: str) -> bool:

@@ -9,7 +9,13 @@ from typing import Any
 
 import attrs
 
-from camshaft.compat.eras.evidence import calls_method, declared_function, logs_by_itself, returns_logs
+from camshaft.compat.eras.evidence import (
+    calls_method,
+    declared_function,
+    logs_by_itself,
+    returns_logs,
+    takes_optimizer_idx,
+)
 from camshaft.hooks_core import CATALOGUE, Catalogue, Fault, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import (
     CANONICAL_NAMES,
@@ -35,23 +41,15 @@ from camshaft.hooks_core.eras.hooks import (
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour, behaviour_of
 
 COULD_RETURN_LOGS = (
-    "training_step",
-    "training_step_end",
-    "training_end",
-    "training_epoch_end",
-    "validation_end",
-    "validation_epoch_end",
-    "test_end",
-    "test_epoch_end",
+    *("training_step", "training_step_end", "training_end", "training_epoch_end"),
+    *("validation_end", "validation_epoch_end", "test_end", "test_epoch_end"),
 )
 """Methods of a module whose return value was logged in 0.x."""
 
 _LOG_BY_THEMSELVES = ("training_step", "validation_step", "test_step", *COULD_RETURN_LOGS)
 
-_SINCE_0_9 = frozenset(
-    {"on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_validation_epoch_end"}
-)
-_SINCE_1_4 = frozenset({"on_before_backward", "on_before_optimizer_step"})
+_SINCE_0_9 = {"on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_validation_epoch_end"}
+_SINCE_1_4 = {"on_before_backward", "on_before_optimizer_step"}
 _REFUSED_BY_2 = frozenset({"training_epoch_end", "validation_epoch_end", "test_epoch_end"})
 """Hooks with which Lightning 2 refuses a module."""
 
@@ -244,15 +242,11 @@ class _Method:
         assert function is not None
         return function
 
-    def arguments_in(self, era: str | None) -> tuple[Argument, ...] | None:
-        """Return the arguments that it takes of those of an era, None being today's; None if they do not fill it."""
-        return fit_in(self.function, self.spec, self.kind, era)
-
     def arguments_of_today(self) -> tuple[Argument, ...] | None:
         """Return the arguments of a hook of today; None if it is none, or would lack the closure that an era gives."""
         if not self.spec.is_current:
             return None
-        arguments = self.arguments_in(None)
+        arguments = fit_in(self.function, self.spec, self.kind, None)
         if self.spec.name != _STEP or arguments is None or _gets_closure(arguments):
             return arguments
         return None if any(map(_gets_closure, self.fits.values())) else arguments
@@ -267,11 +261,6 @@ class _Method:
         """Return how many of its parameters have names that the hook's arguments have in an era."""
         names = {*arguments_of(self.spec.as_in(era), self.kind), *self.spec.optional_in(era)}
         return len(parameter_names(self.function) & names)
-
-    @property
-    def has_names_of_0_x(self) -> bool:
-        """True if an argument has a name that was given up in 0.x."""
-        return not _NAMES_OF_0_X.isdisjoint(parameter_names(self.function))
 
     @property
     def is_of_2_alone(self) -> bool:
@@ -299,10 +288,9 @@ class _Method:
         arguments = fitting[best]
         if fitting.get(era) == arguments:
             best = era
-        if spec.is_current:
-            of_today = self.arguments_of_today()
-            if of_today is not None and not self._means_otherwise(best, era, of_today, arguments):
-                return None
+        of_today = self.arguments_of_today()
+        if of_today is not None and not self._means_otherwise(best, era, of_today, arguments):
+            return None
         of_one = arguments
         if spec.kind == "step" and spec.name != "predict_step":  # all others got the index of a single loader, too
             of_one = for_one_loader(self.function, spec.as_in(best), self.kind, arguments)
@@ -371,13 +359,14 @@ def _is_for_lightning_2(receiver: object, evidence: Sequence[_Method], methods: 
     Events and what is only shown are left-overs. With what computes something (`training_step_end`, returned logs) or
     has arguments by names of 0.x, the class has to have something that no earlier release would have called.
     """
-    if _takes_optimizer_idx(receiver):
+    if takes_optimizer_idx(receiver):
         return False
     if any(method.spec.is_current or method.spec.name in _REFUSED_BY_2 for method in evidence):
         return False
     specs = [method.spec for method in evidence]
     computes = any(spec.kind == "override" or (spec.kind, spec.stage) == ("provide", "data") for spec in specs)
-    if logs or computes or any(method.has_names_of_0_x for method in methods):
+    has_names_of_0_x = any(not _NAMES_OF_0_X.isdisjoint(parameter_names(method.function)) for method in methods)
+    if logs or computes or has_names_of_0_x:
         return any(method.is_of_2_alone for method in methods)
     return True
 
@@ -398,12 +387,7 @@ def _release(era: str, receiver: object, kind: Receiver, hooks: Iterable[str]) -
 
 def _is_told_index_by_hand(receiver: object) -> bool:
     """Return whether a module optimizes by hand with a step that takes `optimizer_idx`, which later releases refuse."""
-    return _takes_optimizer_idx(receiver) and getattr(receiver, "automatic_optimization", True) is False
-
-
-def _takes_optimizer_idx(receiver: object) -> bool:
-    step = implementation(receiver, "training_step")
-    return step is not None and "optimizer_idx" in parameter_names(step)
+    return takes_optimizer_idx(receiver) and getattr(receiver, "automatic_optimization", True) is False
 
 
 def _logs_by_itself(receiver: object, kind: Receiver) -> bool:
