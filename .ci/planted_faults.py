@@ -97,7 +97,8 @@ def stale(fault: Fault, root: Path) -> str | None:
     if fault.old == fault.new:
         return "`new` is the same as `old`"
     try:
-        compile(planted(fault, root), fault.file, "exec")
+        if file.suffix == ".py":
+            compile(planted(fault, root), fault.file, "exec")
     except SyntaxError as error:
         return f"{fault.file} is no Python with it ({error})"
     if not fault.tests:

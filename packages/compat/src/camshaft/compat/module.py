@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from operator import attrgetter
-from types import CodeType, FunctionType
 from typing import IO, Any, ClassVar, ParamSpec, Self
 
 import torch
@@ -22,6 +21,8 @@ from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.hyperparameters import HyperparametersMixin
 from camshaft.compat.private_parts import OwnFirst
 from camshaft.hooks_core import ModelHooks, Receiver
+from camshaft.hooks_core.dispatch.binding import own_classes
+from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.eras.hooks import hooks_of_eras
 from camshaft.hooks_core.eras.releases import TODAY
 from camshaft.hooks_core.support.messages import must_be, warn_user
@@ -52,28 +53,16 @@ def scheduler_settings(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("scheduler", "name", "interval", "frequency", "monitor", "strict")}
 
 
-class FromTrainer:
-    """An attribute that a module reads from its trainer, unless it sets its own.
+def _from_trainer(name: str, without: Any) -> Any:
+    """Return an attribute that a module reads from its trainer, unless it sets its own; `without` without a trainer."""
 
-    Args:
-        name: Name of the trainer's attribute.
-        without: What it is without a trainer.
-    """
+    def read(module: Any) -> Any:
+        for store in ("_modules", "_parameters", "_buffers"):  # where a module keeps some of its own
+            if name in vars(module).get(store, {}):
+                return vars(module)[store][name]
+        return without if module._trainer is None else getattr(module._trainer, name)
 
-    def __init__(self, name: str, without: Any) -> None:
-        self._name = name
-        self._without = without
-        self.__doc__ = f"The trainer's `{name}`; {without} without a trainer."
-
-    def __get__(self, module: Any, owner: type | None = None) -> Any:
-        if module is None:
-            return self
-        for store in ("_modules", "_parameters", "_buffers"):
-            own = module.__dict__.get(store, {})
-            if self._name in own:
-                return own[self._name]
-        trainer = module._trainer
-        return self._without if trainer is None else getattr(trainer, self._name)
+    return OwnFirst(read, f"The trainer's `{name}`; {without} without a trainer.")
 
 
 class EarlierHooks:
@@ -135,15 +124,15 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
 
     # assigned to and shadowed as any attribute: modules of their own may use these names
-    use_amp: Any = FromTrainer("use_amp", False)
-    use_ddp: Any = FromTrainer("use_ddp", False)
-    use_dp: Any = FromTrainer("use_dp", False)
-    use_ddp2: Any = FromTrainer("use_ddp2", False)
-    on_gpu: Any = FromTrainer("on_gpu", False)
-    on_tpu: Any = FromTrainer("on_tpu", False)
-    use_tpu: Any = FromTrainer("use_tpu", False)
-    datamodule: Any = FromTrainer("datamodule", None)
-    experiment: Any = FromTrainer("experiment", None)
+    use_amp: Any = _from_trainer("use_amp", False)
+    use_ddp: Any = _from_trainer("use_ddp", False)
+    use_dp: Any = _from_trainer("use_dp", False)
+    use_ddp2: Any = _from_trainer("use_ddp2", False)
+    on_gpu: Any = _from_trainer("on_gpu", False)
+    on_tpu: Any = _from_trainer("on_tpu", False)
+    use_tpu: Any = _from_trainer("use_tpu", False)
+    datamodule: Any = _from_trainer("datamodule", None)
+    experiment: Any = _from_trainer("experiment", None)
     _device: Any = OwnFirst(attrgetter("device"), "`device`.")
     _current_fx_name: Any = OwnFirst(lambda module: getattr(module._metric_log, "hook", None), "The hook that runs.")
     _dtype: Any = OwnFirst(attrgetter("dtype"), "`dtype`.")
@@ -354,7 +343,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
 # for TorchScript, which would compile or read them
 TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attributes__ = [
     *names_not_exported(TrainingModule),
-    *(name for name, value in vars(TrainingModule).items() if isinstance(value, FromTrainer)),
+    *(name for name, value in vars(TrainingModule).items() if isinstance(value, OwnFirst)),
 ]
 
 
@@ -387,25 +376,29 @@ def _choose_path(cls: type, checkpoint_path: _Path | None, arguments: dict[str, 
 def _default(module: object, hook: str) -> Callable[..., Any]:
     default = default_of(hook)
     if default is None:
+        rule, where = "left to the trainer's strategy", f"{type(module).__qualname__}.{hook}"
         action = f"Call it in an override of `{hook}` alone: the strategy does this where there is none."
-        raise NotImplementedError(_refusal(module, hook, action))
+        raise NotImplementedError(must_be(hook, rule, "a call", where, action))
     return default
 
 
-def _refusal(module: object, hook: str, action: str) -> str:
-    return must_be(hook, "left to the trainer's strategy", "a call", f"{type(module).__qualname__}.{hook}", action)
-
-
-def _optimizer_zero_grad(self: Any, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int = 0) -> None:
-    """Zero the gradients: `optimizer.zero_grad()`.
+def _without_index(name: str, num_arguments: int, position: int) -> Callable[..., Any]:
+    """Return a default of today that takes `optimizer_idx` as well, by name or at a position.
 
     Args:
-        epoch: Index of the epoch.
-        batch_idx: Index of the batch.
-        optimizer: The optimizer.
-        optimizer_idx: Its index.
+        name: The hook.
+        num_arguments: The number of its arguments without the index.
+        position: The place of the index.
     """
-    ModelHooks.optimizer_zero_grad(self, epoch, batch_idx, optimizer)
+    today = getattr(ModelHooks, name)
+
+    @wraps(today)
+    def default(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("optimizer_idx", None)
+        has_index = len(args) > num_arguments
+        today(self, *args[:position], *args[position + has_index :], **kwargs)
+
+    return default
 
 
 def _backward(self: Any, *args: Any, loss: Any = None, **kwargs: Any) -> None:
@@ -424,27 +417,9 @@ def _backward(self: Any, *args: Any, loss: Any = None, **kwargs: Any) -> None:
     loss.backward(*rest, **kwargs)
 
 
-def _configure_gradient_clipping(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    """Clip the gradients of one optimizer: `(optimizer, gradient_clip_val, gradient_clip_algorithm)`, perhaps with
-    `optimizer_idx` before the value."""
-    kwargs.pop("optimizer_idx", None)
-    ModelHooks.configure_gradient_clipping(self, optimizer, *(args[1:] if len(args) == 3 else args), **kwargs)
-
-
-def _lr_scheduler_step(self: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    """Step a learning-rate scheduler: `(scheduler, metric)`, perhaps with `optimizer_idx` before the metric."""
-    kwargs.pop("optimizer_idx", None)
-    ModelHooks.lr_scheduler_step(self, scheduler, *(args[1:] if len(args) == 2 else args), **kwargs)
-
-
 _Arguments = ParamSpec("_Arguments")
 
-_TODAY = ("epoch", "batch_idx", "optimizer", "optimizer_closure")
-_CASES = ("on_tpu", "using_native_amp", "using_lbfgs")
-_EARLIER = ("epoch", "batch_idx", "optimizer", "optimizer_idx", "optimizer_closure", *_CASES)
-_UNUSED = ("optimizer_idx", *_CASES)
-_CLOSURES = ("optimizer_closure", "second_order_closure")
-_WHERE = "super().optimizer_step"
+_OF_EARLIER_STEPS = {"optimizer_idx", "on_tpu", "using_native_amp", "using_lbfgs", "second_order_closure"}
 
 
 def takes_earlier_forms(step: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
@@ -466,10 +441,11 @@ def takes_earlier_forms(step: Callable[_Arguments, None]) -> Callable[_Arguments
     @wraps(step)
     def in_any_form(*arguments: Any, **named: Any) -> None:
         module, *positional = arguments
-        is_earlier = _is_earlier(positional, named)
-        if is_earlier:
-            named = _of_today(positional, named)
-            positional = []
+        has_index = len(positional) > 3 and isinstance(positional[3], int)
+        if has_index or len(positional) > 4 or named.keys() & _OF_EARLIER_STEPS:
+            if len(positional) > 3 and "optimizer_idx" in named:
+                positional.insert(3, named.pop("optimizer_idx"))
+            positional, named = _arguments_of_today(*positional, **named), {}
         closure = positional[3] if len(positional) > 3 else named.get("optimizer_closure")
         step_by_default = getattr(closure, "step_by_default", None)
         if step_by_default is not None:
@@ -480,30 +456,24 @@ def takes_earlier_forms(step: Callable[_Arguments, None]) -> Callable[_Arguments
     return in_any_form
 
 
-def _is_earlier(positional: list[Any], named: dict[str, Any]) -> bool:
-    has_index = len(positional) > 3 and isinstance(positional[3], int)
-    return has_index or len(positional) > len(_TODAY) or bool(named.keys() & {*_UNUSED, "second_order_closure"})
-
-
-def _of_today(positional: list[Any], named: dict[str, Any]) -> dict[str, Any]:
-    if len(positional) > len(_EARLIER):
-        rule = f"at most {len(_EARLIER)}: {', '.join(_EARLIER)}"
-        raise TypeError(must_be("number of arguments", rule, len(positional), _WHERE, "Pass these."))
-    order = _EARLIER if "optimizer_idx" not in named else (*_TODAY, *_CASES)
-    given = dict(zip(order, positional, strict=False))
-    doubled = sorted(given.keys() & named.keys())
-    if doubled:
-        rule, action = "given once", "Pass each by position or by name."
-        raise TypeError(must_be(doubled[0], rule, "two values", _WHERE, action))
-    given |= named
-    closures = [given.pop(name) for name in _CLOSURES if given.get(name) is not None]
+def _arguments_of_today(
+    epoch: int,
+    batch_idx: int,
+    optimizer: Any,
+    optimizer_idx: Any = None,
+    optimizer_closure: Any = None,
+    on_tpu: Any = None,
+    using_native_amp: Any = None,
+    using_lbfgs: Any = None,
+    *,
+    second_order_closure: Any = None,
+) -> list[Any]:
+    closures = [closure for closure in (optimizer_closure, second_order_closure) if closure is not None]
     if len(closures) != 1:
-        rule = "one callable, the closure that the override got"
+        rule, where = "one callable, the closure that the override got", "super().optimizer_step"
         action = "Pass it on: `super().optimizer_step(epoch, batch_idx, optimizer, optimizer_idx, closure)`."
-        raise TypeError(must_be("optimizer_closure", rule, closures or None, _WHERE, action))
-    for name in (*_UNUSED, *_CLOSURES):
-        given.pop(name, None)
-    return {**given, "optimizer_closure": closures[0]}
+        raise TypeError(must_be("optimizer_closure", rule, closures or None, where, action))
+    return [epoch, batch_idx, optimizer, closures[0]]
 
 
 _OF_MODULES: Mapping[str, Callable[..., Any]] = {
@@ -514,10 +484,10 @@ _OF_MODULES: Mapping[str, Callable[..., Any]] = {
     },
     **OF_DATA,
     "optimizer_step": takes_earlier_forms(ModelHooks.optimizer_step),
-    "optimizer_zero_grad": _optimizer_zero_grad,
+    "optimizer_zero_grad": _without_index("optimizer_zero_grad", 3, 3),
     "backward": _backward,
-    "configure_gradient_clipping": _configure_gradient_clipping,
-    "lr_scheduler_step": _lr_scheduler_step,
+    "configure_gradient_clipping": _without_index("configure_gradient_clipping", 3, 1),
+    "lr_scheduler_step": _without_index("lr_scheduler_step", 2, 1),
 }
 
 # Put in here and not written out above, so that editors and type checkers compare an override with today's signature.
@@ -534,24 +504,12 @@ def _tell_of_zeroing(module: Any) -> None:
     if kind in _told or behaviour_in(getattr(module.trainer, "current_run", None)) is not TODAY:
         return
     _told.add(kind)
-    if not any(_mentions(one.__code__, "zero_grad") for one in _functions(kind)):
+    if not mentions_method(own_classes(kind), "zero_grad"):
         warn_user(
             f"{kind.__qualname__} optimizes by hand and zeroes gradients nowhere, so they add up from step to step. "
             'Call `optimizer.zero_grad()`, or declare `hook_era = "1.1"` if it was written for 1.1, where '
             "`optimizer.step()` zeroed them."
         )
-
-
-def _functions(kind: type) -> list[FunctionType]:
-    """Return the functions of a class and its bases, without those of camshaft and torch."""
-    own = [one for one in kind.__mro__ if one.__module__.partition(".")[0] not in ("camshaft", "torch", "builtins")]
-    return [value for one in own for value in vars(one).values() if isinstance(value, FunctionType)]
-
-
-def _mentions(code: CodeType, name: str) -> bool:
-    return name in code.co_names or any(
-        _mentions(inner, name) for inner in code.co_consts if isinstance(inner, CodeType)
-    )
 
 
 _LOG_OPTIONS = frozenset({"tbptt_reduce_fx", "tbptt_pad_token", "sync_dist_op", "sync_dist_group"})
@@ -569,23 +527,17 @@ def _take_log_options(name: str, reduce_fx: object, options: dict[str, Any]) -> 
     Raises:
         ValueError: If one asks for something else than `reduce_fx`.
     """
-    where = f"log({name!r})"
-    of_processes, of_splits = options.pop("sync_dist_op", None), options.pop("tbptt_reduce_fx", None)
-    for option, value in (
-        ("sync_dist_op", of_processes if options.get("sync_dist") else None),
-        ("tbptt_reduce_fx", of_splits),
+    given = {option: options.pop(option, None) for option in _LOG_OPTIONS}
+    same = f"left out, or what `reduce_fx` is ({reduce_fx!r})"
+    for option, is_fine, rule in (
+        ("sync_dist_op", not options.get("sync_dist") or _is_same(given["sync_dist_op"], reduce_fx), same),
+        ("tbptt_reduce_fx", _is_same(given["tbptt_reduce_fx"], reduce_fx), same),
+        ("tbptt_pad_token", given["tbptt_pad_token"] == 0, "left out, since nothing is padded"),
+        ("sync_dist_group", False, "left out: all processes reduce together"),
     ):
-        if value is not None and not _is_same(value, reduce_fx):
-            rule = f"left out, or what `reduce_fx` is ({reduce_fx!r})"
-            raise ValueError(must_be(option, rule, value, where, "Choose the reduction by `reduce_fx`."))
-    padding, group = options.pop("tbptt_pad_token", None), options.pop("sync_dist_group", None)
-    if padding not in (None, 0):
-        raise ValueError(
-            must_be("tbptt_pad_token", "left out, since nothing is padded", padding, where, "Leave it out.")
-        )
-    if group is not None:
-        action = "Reduce the value before it is logged."
-        raise ValueError(must_be("sync_dist_group", "left out: all processes reduce together", group, where, action))
+        if given[option] is not None and not is_fine:
+            action = "Reduce it before, or by `reduce_fx`."
+            raise ValueError(must_be(option, rule, given[option], f"log({name!r})", action))
 
 
 def _is_same(value: object, reduce_fx: object) -> bool:

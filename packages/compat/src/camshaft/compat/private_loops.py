@@ -16,7 +16,7 @@ from camshaft.compat.checkpoints.format import ReleaseAdapter
 from camshaft.compat.loaders import LightningFitData, numbered, own_loaders
 from camshaft.compat.names.stand_ins import MissingNameError
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
-from camshaft.compat.private_parts import OwnFirst
+from camshaft.compat.private_parts import OwnFirst, settable
 from camshaft.compat.private_progress import BatchProgressView, EpochProgressView, UpdateProgressView
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import Counters, FitProgress, Run
@@ -37,15 +37,20 @@ class LoopLoaders(CombinedLoader):
         super().__init__(iterables, mode)
         self._loop = loop
 
-    @property
-    def flattened(self) -> list[Any]:
-        """The loaders in their order; assign a list of as many to use those from the next epoch on."""
-        return list(self._flattened)
-
-    @flattened.setter
-    def flattened(self, flattened: list[Any]) -> None:
+    def _replace(self, flattened: list[Any]) -> None:
         CombinedLoader.flattened.fset(self, flattened)  # type: ignore[attr-defined]
         self._loop._combined_loader = CombinedLoader(self._iterables, self._mode)
+
+    flattened = property(lambda self: list(self._flattened), _replace)
+    """The loaders in their order; assign a list of as many to use those from the next epoch on."""
+
+
+def _goes_on_inside(loop: Any) -> bool:
+    run, progress = loop.trainer.current_run, FitProgress()
+    if run is None or run.verb != "fit" or run.checkpoint is None:
+        return False
+    progress.load_state_dict(run.checkpoint["loops"]["fit"])
+    return progress.is_inside_epoch and progress.current_epoch == loop.trainer.fit_loop.progress.current_epoch
 
 
 class _LoopNames:
@@ -53,22 +58,8 @@ class _LoopNames:
 
     trainer: Any
     _data_source: Any
-
-    restarting = OwnFirst(
-        lambda loop: _goes_on_inside(loop.trainer), "True in an epoch that a checkpoint goes on with."
-    )
-
-    @property
-    def _results(self) -> Any:
-        return self.trainer._results
-
-
-def _goes_on_inside(trainer: Any) -> bool:
-    run, progress = trainer.current_run, FitProgress()
-    if run is None or run.verb != "fit" or run.checkpoint is None:
-        return False
-    progress.load_state_dict(run.checkpoint["loops"]["fit"])
-    return progress.is_inside_epoch and progress.current_epoch == trainer.fit_loop.progress.current_epoch
+    _results = property(attrgetter("trainer._results"))
+    restarting = OwnFirst(_goes_on_inside, "True in an epoch that a checkpoint goes on with.")
 
 
 def _limit(name: str, doc: str) -> Any:
@@ -129,30 +120,23 @@ class FitLoop(_LoopNames, loops.FitLoop):
             raise RuntimeError(must_be("train loader", "replaced from `on_fit_start` on", loader, "FitLoop", action))
         self.data.replace(loader)
 
-    @property
-    def epoch_loop(self) -> FitLoop:
-        """The loop itself; Lightning keeps limits in steps, batches and validation in a loop of its own."""
-        return self
-
-    @property
-    def epoch_progress(self) -> EpochProgressView:
-        """Counters of epochs; setting them before a fit lets that one begin there."""
-        return EpochProgressView(self.progress)
+    epoch_loop = property(lambda loop: loop)
+    """The loop itself; in Lightning one of its own, with limits in steps and validation."""
+    epoch_progress = property(lambda loop: EpochProgressView(loop.progress))
+    """Counters of epochs; setting them before a fit lets that one begin there."""
 
     @property
     def batch_progress(self) -> BatchProgressView:
         """Counters of training batches."""
         return BatchProgressView(self.progress.batches, self.progress.earlier_batches, self.is_last_batch)
 
-    @property
-    def automatic_optimization(self) -> UpdateProgressView:
-        """Counters of automatic updates; the update itself is the business of `optimization`."""
-        return UpdateProgressView(self.progress, not self._is_manual)
-
-    @property
-    def manual_optimization(self) -> UpdateProgressView:
-        """Counters of updates of a module that optimizes by hand."""
-        return UpdateProgressView(self.progress, self._is_manual or self._fit is None)
+    automatic_optimization = property(lambda loop: UpdateProgressView(loop.progress, not loop._is_manual))
+    """Counters of automatic updates; the update itself is the business of `optimization`."""
+    manual_optimization = property(lambda loop: UpdateProgressView(loop.progress, loop._is_manual or loop._fit is None))
+    """Counters of updates of a module that optimizes by hand."""
+    global_step = property(attrgetter("progress.global_step"))
+    """Number of updates so far."""
+    val_loop = settable("validation", "The loop that validates; another one can be set, made of `_EvaluationLoop`.")
 
     @property
     def _is_manual(self) -> bool:
@@ -164,15 +148,8 @@ class FitLoop(_LoopNames, loops.FitLoop):
         """Index of the training batch in its epoch; between epochs that of the last one, and -1 before the first."""
         return self.progress.batches.ready - 1 if self.progress.is_inside_epoch else self.progress.last_batch_idx
 
-    @property
-    def total_batch_idx(self) -> int:
-        """Index of the training batch among those of all epochs; -1 before the first."""
-        return self.progress.earlier_batches.ready + self.progress.batches.ready - 1
-
-    @property
-    def global_step(self) -> int:
-        """Number of updates so far."""
-        return self.progress.global_step
+    total_batch_idx = property(lambda self: self.progress.earlier_batches.ready + self.progress.batches.ready - 1)
+    """Index of the training batch among those of all epochs; -1 before the first."""
 
     @property
     def done(self) -> bool:
@@ -194,15 +171,6 @@ class FitLoop(_LoopNames, loops.FitLoop):
             action = "Set `limit_train_batches` of the trainer, or this in `on_train_start`."
             raise RuntimeError(must_be("max_batches", "set when the loaders are there", value, "FitLoop", action))
         self.data.num_batches = self.data.batches.num_batches = value
-
-    @property
-    def val_loop(self) -> Any:
-        """The loop that validates; another one can be set, made of `_EvaluationLoop`."""
-        return self.validation
-
-    @val_loop.setter
-    def val_loop(self, loop: Any) -> None:
-        self.validation = loop
 
     @property
     def _batches_that_stepped(self) -> int:
@@ -237,15 +205,10 @@ class _OfEvaluation(_LoopNames, loops.EvaluationLoop):
         self._earlier_batches, self._new_loaders, self._begun = Counters(), [], None
         super().__init__(**settings)
 
-    @property
-    def batch_progress(self) -> BatchProgressView:
-        """Counters of batches in the current or last run (`current`) and in all runs (`total`)."""
-        return BatchProgressView(self.progress, self._earlier_batches)
-
-    @property
-    def max_batches(self) -> list[int | float]:
-        """Number of batches to take of each loader."""
-        return self.num_batches
+    batch_progress = property(lambda loop: BatchProgressView(loop.progress, loop._earlier_batches))
+    """Counters of batches in the current or last run (`current`) and in all runs (`total`)."""
+    max_batches = property(attrgetter("num_batches"))
+    """Number of batches to take of each loader."""
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -342,10 +305,8 @@ class EvaluationLoop(_OfEvaluation):
         """Print the results of each loader."""
         print_results([{name: float(value) for name, value in one.items()} for one in results], stage)
 
-    @property
-    def prints_itself(self) -> bool:
-        """True if a subclass overrides `_print_results`."""
-        return type(self)._print_results is not EvaluationLoop._print_results
+    prints_itself = property(lambda self: type(self)._print_results is not EvaluationLoop._print_results)
+    """True if a subclass overrides `_print_results`."""
 
     def print_logged(self, results: list[dict[str, float]]) -> None:
         """Print results by `_print_results`, which gets tensors."""
@@ -382,10 +343,8 @@ class EvaluationLoop(_OfEvaluation):
         if not self.loaders:
             self.load(self.trainer.current_run)
 
-    @property
-    def num_dataloaders(self) -> int:
-        """Number of loaders."""
-        return len(self.loaders)
+    num_dataloaders = property(lambda loop: len(loop.loaders))
+    """Number of loaders."""
 
 
 _OF_LIGHTNING = """
@@ -433,6 +392,7 @@ def loops_of_lightning(loop: Any) -> dict[str, Any]:
         batches, is_last = Counters(num, num, num, num), True
         epochs.completed -= 1
         earlier = Counters(*[count - num for count in earlier.state_dict().values()])
+    evaluated, before = loop.validation.progress, loop.validation._earlier_batches
     in_epoch = -(-batches.processed // acc) if is_last else batches.processed // acc
     automatic, by_hand = (
         _pair(view.total.completed, in_epoch if view.total.completed else 0)
@@ -453,7 +413,7 @@ def loops_of_lightning(loop: Any) -> dict[str, Any]:
             "epoch_loop.batch_loop.optimizer_loop.optim_progress": of_optimizers,
             "epoch_loop.batch_loop.manual_loop.optim_step_progress": by_hand,
             "epoch_loop.val_loop.state_dict": {},
-            "epoch_loop.val_loop.batch_progress": _of_evaluation(loop.validation),
+            "epoch_loop.val_loop.batch_progress": {**_progress(evaluated, before), "is_last_batch": False},
             "epoch_progress": _progress(epochs),
         }
     }
@@ -464,11 +424,6 @@ def _progress(current: Counters, earlier: Counters | None = None) -> dict[str, A
     if earlier is not None:
         total.add(earlier)
     return {"total": total.state_dict(), "current": current.state_dict()}
-
-
-def _of_evaluation(loop: Any) -> dict[str, Any]:
-    view = loop.batch_progress
-    return {"total": view.total.state_dict(), "current": view.current.state_dict(), "is_last_batch": False}
 
 
 def _pair(total: int, current: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -31,42 +32,57 @@ class OwnFirst:
         return self if owner is None else self._read(owner)
 
 
-@attrs.define(slots=False)
+def settable(path: str, doc: str) -> Any:
+    """Return a property that reads and sets an attribute at a path, such as `trainer.ckpt_path`."""
+    owner, _, name = path.rpartition(".")
+    find: Callable[[Any], Any] = attrgetter(owner) if owner else lambda one: one
+    return property(attrgetter(path), lambda one, value: setattr(find(one), name, value), doc=doc)
+
+
 class ConnectorView:
     """Devices and strategy of a trainer; `trainer._accelerator_connector`. The names are those of its counterpart.
 
     What earlier releases kept there and the trainer has today is read of the trainer.
 
     Args:
-        _trainer: The trainer.
+        trainer: The trainer.
     """
 
-    _trainer: Any
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         return getattr(self._trainer, name)
 
-    @property
-    def strategy(self) -> Any:
-        """The strategy."""
-        return self._trainer.strategy
+    _precision_plugin_flag = None  # precisions are chosen by name
+    _precision_flag = property(attrgetter("_trainer.precision"))
+    _strategy_flag = property(attrgetter("_trainer.strategy"))
+    _num_nodes_flag = property(attrgetter("_trainer.num_nodes"))
+    _accelerator_flag = property(attrgetter("_trainer.strategy.device.type"))
 
     @property
-    def accelerator(self) -> Any:
-        """The kind of device."""
-        return self._trainer.accelerator
+    def _devices_flag(self) -> int | list[int]:
+        of_cpu = self._accelerator_flag == "cpu"
+        return int(self._trainer.num_devices) if of_cpu else list(self._trainer.device_ids)
+
+    @property
+    def _parallel_devices(self) -> list[torch.device]:
+        return list(self.accelerator.get_parallel_devices(self._devices_flag))
 
     @property
     def precision_plugin(self) -> Any:
         """The precision of the strategy."""
         return getattr(self.strategy, "precision_plugin", None) or self.strategy.precision
 
+    def _check_and_init_precision(self) -> Any:
+        return self.precision_plugin
+
     @property
     def is_distributed(self) -> bool:
         """True if the strategy is one for several processes, be it of one at the moment."""
-        return is_distributed(self.strategy)
+        return isinstance(self.strategy, ParallelStrategy) or int(self.strategy.world_size) > 1
 
     @property
     def use_distributed_sampler(self) -> bool:
@@ -95,57 +111,32 @@ class ConnectorView:
         environment.set_global_rank(self._trainer.global_rank)
         return environment
 
-    def _check_and_init_precision(self) -> Any:
-        return self.precision_plugin
 
-    _precision_plugin_flag = None  # precisions are chosen by name
-
-    @property
-    def _precision_flag(self) -> Any:
-        return self._trainer.precision
-
-    @property
-    def _strategy_flag(self) -> Any:
-        return self.strategy
-
-    @property
-    def _num_nodes_flag(self) -> int:
-        return int(self._trainer.num_nodes)
-
-    @property
-    def _accelerator_flag(self) -> str:
-        return str(self._trainer.strategy.device.type)
-
-    @property
-    def _devices_flag(self) -> int | list[int]:
-        of_cpu = self._accelerator_flag == "cpu"
-        return int(self._trainer.num_devices) if of_cpu else list(self._trainer.device_ids)
-
-    @property
-    def _parallel_devices(self) -> list[torch.device]:
-        return list(self.accelerator.get_parallel_devices(self._devices_flag))
-
-
-def is_distributed(strategy: Any) -> bool:
-    """Return whether a strategy is one for several processes, be it of one at the moment."""
-    return isinstance(strategy, ParallelStrategy) or int(strategy.world_size) > 1
-
-
-@attrs.define(slots=False)
-class CallbackConnector:
-    """Callbacks of a trainer; `trainer._callback_connector`. They are attached when a verb begins.
+class _Part:
+    """A part of a trainer.
 
     Args:
         trainer: The trainer.
     """
 
-    trainer: Any
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+
+class CallbackConnector(_Part):
+    """Callbacks of a trainer; `trainer._callback_connector`. They are attached when a verb begins."""
 
     def _attach_model_callbacks(self) -> None:
-        _check_running(self.trainer, "_attach_model_callbacks")
+        self._check_running("_attach_model_callbacks")
 
     def _attach_model_logging_functions(self) -> None:
-        _check_running(self.trainer, "_attach_model_logging_functions")
+        self._check_running("_attach_model_logging_functions")
+
+    def _check_running(self, name: str) -> None:
+        """Raise `RuntimeError` unless a verb runs, which has done already what a method is to do."""
+        if not self.trainer.is_running:
+            rule, action = "called while a verb runs", "Call fit, validate, test or predict."
+            raise RuntimeError(must_be(name, rule, self.trainer.state.status, "Trainer", action))
 
     @staticmethod
     def _reorder_callbacks(callbacks: list[Any]) -> list[Any]:
@@ -153,14 +144,7 @@ class CallbackConnector:
         return sorted(callbacks, key=lambda one: 2 * isinstance(one, stock.Checkpoint) - isinstance(one, finders))
 
 
-def _check_running(trainer: Any, name: str) -> None:
-    """Raise `RuntimeError` unless a verb runs, which has done already what a method is to do."""
-    if not trainer.is_running:
-        action = "Call fit, validate, test or predict."
-        raise RuntimeError(must_be(name, "called while a verb runs", trainer.state.status, "Trainer", action))
-
-
-class CheckpointConnector:
+class CheckpointConnector(_Part):
     """Checkpoints of a trainer; `trainer._checkpoint_connector`.
 
     Args:
@@ -168,19 +152,13 @@ class CheckpointConnector:
         resume_from_checkpoint: A checkpoint from which the next fit resumes.
     """
 
+    _ckpt_path = settable("trainer.ckpt_path", "`trainer.ckpt_path`.")
+
     def __init__(self, trainer: Any, resume_from_checkpoint: Any = None) -> None:
-        self.trainer = trainer
+        super().__init__(trainer)
         self._loaded_checkpoint: dict[str, Any] = {}
         if resume_from_checkpoint is not None:
             self.resume_from_checkpoint_fit_path = resume_from_checkpoint
-
-    @property
-    def _ckpt_path(self) -> Any:
-        return self.trainer.ckpt_path
-
-    @_ckpt_path.setter
-    def _ckpt_path(self, path: Any) -> None:
-        self.trainer.ckpt_path = path
 
     @property
     def resume_from_checkpoint_fit_path(self) -> Any:
@@ -192,20 +170,18 @@ class CheckpointConnector:
         self.trainer._earlier = attrs.evolve(self.trainer._earlier, ckpt_path=path)
 
     resume_checkpoint_path = resume_from_checkpoint_fit_path
+    _run = property(attrgetter("trainer.current_run"))
 
     def dump_checkpoint(self, weights_only: bool = False) -> dict[str, Any]:
         """Return a checkpoint of now. Collective."""
-        trainer, run = self.trainer, self.trainer.current_run
-        fitted = trainer.verb_state.fitted
-        return checkpoint_of(run, trainer.fit_loop, was_fitted=run.module is fitted, weights_only=bool(weights_only))
+        run, was_fitted = self._run, self._run.module is self.trainer.verb_state.fitted
+        return checkpoint_of(run, self.trainer.fit_loop, was_fitted=was_fitted, weights_only=bool(weights_only))
 
     def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
         """Read a checkpoint, for the methods that restore from it. Collective."""
-        if checkpoint_path is None:
-            return
-        run = self.trainer.current_run
-        start = read_requested(self.trainer, checkpoint_path, run.verb, weights_only=weights_only)
-        self._loaded_checkpoint, run.checkpoint_adapter = start.checkpoint or {}, start.adapter
+        if checkpoint_path is not None:
+            start = read_requested(self.trainer, checkpoint_path, self._run.verb, weights_only=weights_only)
+            self._loaded_checkpoint, self._run.checkpoint_adapter = start.checkpoint or {}, start.adapter
 
     def resume_end(self) -> None:
         """Forget the checkpoint."""
@@ -225,19 +201,18 @@ class CheckpointConnector:
 
     def restore_model(self) -> None:
         """Restore the weights. Hooks: on_load_checkpoint."""
-        run = self.trainer.current_run
         if self._loaded_checkpoint:
-            run.hooks.on_load_checkpoint(self._loaded_checkpoint)
-            restore_module(run, self._loaded_checkpoint)
+            self._run.hooks.on_load_checkpoint(self._loaded_checkpoint)
+            restore_module(self._run, self._loaded_checkpoint)
 
     def restore_datamodule(self) -> None:
         """Restore the state of the data module."""
-        restore_data_module(self.trainer.current_run, self._loaded_checkpoint)
+        restore_data_module(self._run, self._loaded_checkpoint)
 
     def restore_callbacks(self) -> None:
         """Restore the states of callbacks."""
         if self._loaded_checkpoint:
-            restore_callbacks(self.trainer.current_run, self._loaded_checkpoint)
+            restore_callbacks(self._run, self._loaded_checkpoint)
 
     def restore_training_state(self) -> None:
         """Restore the progress, optimizers and schedulers of a fit.
@@ -245,13 +220,11 @@ class CheckpointConnector:
         Raises:
             RuntimeError: While an epoch runs, which could not go on.
         """
-        trainer, checkpoint = self.trainer, self._loaded_checkpoint
-        run = trainer.current_run
-        if run.verb != "fit" or "optimizer_states" not in checkpoint:
+        if self._run.verb != "fit" or "optimizer_states" not in self._loaded_checkpoint:
             return
-        if trainer.is_running and trainer.fit_loop.progress.is_inside_epoch:
-            action = "Pass `ckpt_path` to fit."
-            raise RuntimeError(must_be("restore", "called between epochs", run.position(), "Trainer", action))
+        if self.trainer.is_running and self.trainer.fit_loop.progress.is_inside_epoch:
+            rule, action = "called between epochs", "Pass `ckpt_path` to fit."
+            raise RuntimeError(must_be("restore", rule, self._run.position(), "Trainer", action))
         self.restore_loops()
         self.restore_optimizers_and_schedulers()
 
@@ -263,22 +236,16 @@ class CheckpointConnector:
     def restore_optimizers_and_schedulers(self) -> None:
         """Restore optimizers and schedulers."""
         if self._loaded_checkpoint:
-            restore_training(self.trainer.current_run, self._loaded_checkpoint, self.trainer.fit_loop.optimization)
+            restore_training(self._run, self._loaded_checkpoint, self.trainer.fit_loop.optimization)
 
 
-class DataConnector:
-    """Data of a trainer; `trainer._data_connector`.
+class DataConnector(_Part):
+    """Data of a trainer; `trainer._data_connector`."""
 
-    Args:
-        trainer: The trainer.
-    """
-
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-        self._train_dataloader_source = trainer.fit_loop._data_source
-        self._val_dataloader_source = trainer.validate_loop._data_source
-        self._test_dataloader_source = trainer.test_loop._data_source
-        self._predict_dataloader_source = trainer.predict_loop._data_source
+    _train_dataloader_source = property(attrgetter("trainer.fit_loop._data_source"))
+    _val_dataloader_source = property(attrgetter("trainer.validate_loop._data_source"))
+    _test_dataloader_source = property(attrgetter("trainer.test_loop._data_source"))
+    _predict_dataloader_source = property(attrgetter("trainer.predict_loop._data_source"))
 
     @property
     def _datahook_selector(self) -> DataHooksOfRun:
@@ -307,15 +274,15 @@ class DataHooksOfRun:
         return getattr(self.get_instance(hook_name), hook_name)
 
 
-@attrs.define(slots=False)
-class LoggerConnector:
-    """Logged values of a trainer; `trainer._logger_connector`.
+class LoggerConnector(_Part):
+    """Logged values of a trainer; `trainer._logger_connector`."""
 
-    Args:
-        trainer: The trainer.
-    """
-
-    trainer: Any
+    callback_metrics = _callback_metrics = property(attrgetter("trainer.callback_metrics"))
+    """As of the trainer."""
+    logged_metrics = _logged_metrics = property(attrgetter("trainer.logged_metrics"))
+    """As of the trainer."""
+    progress_bar_metrics = property(attrgetter("trainer.progress_bar_metrics"))
+    """As of the trainer."""
 
     @property
     def should_update_logs(self) -> bool:
@@ -344,59 +311,28 @@ class LoggerConnector:
             logger.save()
 
     @property
-    def callback_metrics(self) -> Any:
-        """As `trainer.callback_metrics`."""
-        return self.trainer.callback_metrics
-
-    @property
-    def logged_metrics(self) -> Any:
-        """As `trainer.logged_metrics`."""
-        return self.trainer.logged_metrics
-
-    @property
-    def progress_bar_metrics(self) -> Any:
-        """As `trainer.progress_bar_metrics`."""
-        return self.trainer.progress_bar_metrics
-
-    _callback_metrics, _logged_metrics = callback_metrics, logged_metrics
-
-    @property
     def metrics(self) -> dict[str, Any]:
         """The values of all three readers."""
         return {"callback": self.callback_metrics, "log": self.logged_metrics, "pbar": self.progress_bar_metrics}
 
 
-@attrs.define(slots=False)
-class ResultsView:
-    """Logged values of the epoch that runs; `trainer._results`.
-
-    Args:
-        _trainer: The trainer.
-    """
-
-    _trainer: Any
+class ResultsView(_Part):
+    """Logged values of the epoch that runs; `trainer._results`."""
 
     def metrics(self, on_step: bool) -> dict[str, Any]:
         """Return the values by reader; those of steps and epochs alike."""
-        metrics: dict[str, Any] = self._trainer._logger_connector.metrics
+        metrics: dict[str, Any] = self.trainer._logger_connector.metrics
         return metrics
 
     @property
     def dataloader_idx(self) -> int | None:
         """Index of the loader whose batch runs; None with one loader."""
-        run = self._trainer.current_run
+        run = self.trainer.current_run
         return run.metrics.dataloader_idx if run.num_loaders > 1 and run.metrics is not None else None
 
 
-@attrs.define(slots=False)
-class SignalConnector:
-    """Signals that a trainer got; `trainer._signal_connector`.
-
-    Args:
-        trainer: The trainer.
-    """
-
-    trainer: Any
+class SignalConnector(_Part):
+    """Signals that a trainer got; `trainer._signal_connector`."""
 
     @property
     def received_sigterm(self) -> bool:

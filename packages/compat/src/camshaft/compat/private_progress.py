@@ -49,10 +49,7 @@ class TotalView:
 
     _batches: Counters
     _earlier: Counters
-    ready = _in_all("ready")
-    started = _in_all("started")
-    processed = _in_all("processed")
-    completed = _in_all("completed")
+    ready, started, processed, completed = map(_in_all, attrs.fields_dict(Counters))
 
     def reset(self) -> None:
         """Count from 0 again."""

@@ -53,27 +53,21 @@ class Result(dict[str, Any]):
         super().__init__()
         where = type(self).__name__
         if minimize is not None and not (isinstance(minimize, Tensor) and minimize.requires_grad):
-            rule = "a tensor that can be differentiated"
-            raise TypeError(must_be("minimize", rule, minimize, where, "Pass the loss in `training_step` alone."))
+            rule, action = "a tensor that can be differentiated", "Pass the loss in `training_step` alone."
+            raise TypeError(must_be("minimize", rule, minimize, where, action))
         self._calls: list[tuple[str, Any, dict[str, Any]]] = []
         self._logged: set[str] = set()
+        by_default = checkpoint_on is None or checkpoint_on is True
         self._explicit = {"early_stop_on": early_stop_on}
-        if isinstance(checkpoint_on, Tensor):
-            self._explicit["checkpoint_on"] = checkpoint_on
-        self._watched = dict(self._explicit)
-        if checkpoint_on is None or checkpoint_on is True:
-            self._watched["checkpoint_on"] = minimize
-        elif checkpoint_on is not False:
-            self._watched["checkpoint_on"] = checkpoint_on
+        if not by_default and checkpoint_on is not False:
+            self._explicit["checkpoint_on"] = checkpoint_on  # type: ignore[assignment]
+        self._watched = {**self._explicit, **({"checkpoint_on": minimize} if by_default else {})}
         for name, value in self._watched.items():
             if value is not None and not isinstance(value, Tensor):
                 raise TypeError(must_be(name, "a tensor", value, where, "Pass the metric itself."))
-            if value is not None:
-                self[name] = value.detach()
-        if hiddens is not None:
-            self["hiddens"] = hiddens
-        if minimize is not None:
-            self["minimize"] = minimize
+        further = {"hiddens": hiddens, "minimize": minimize}
+        detached = {name: value.detach() for name, value in self._watched.items() if value is not None}
+        self.update({name: value for name, value in {**detached, **further}.items() if value is not None})
 
     def __getattr__(self, name: str) -> Any:
         """Return an item; None if there is none."""
@@ -106,9 +100,9 @@ class Result(dict[str, Any]):
         on_step = self._logs_steps if on_step is None else on_step
         on_epoch = not self._logs_steps if on_epoch is None else on_epoch
         options |= dict(zip(_BEHIND_REDUCE_FX, args, strict=False))
-        options |= {"prog_bar": prog_bar, "logger": logger, "on_step": on_step, "on_epoch": on_epoch}
         enable_graph = bool(options.get("enable_graph"))
-        options |= {"reduce_fx": reduce_fx, "enable_graph": enable_graph and on_step}
+        options |= {"prog_bar": prog_bar, "logger": logger, "reduce_fx": reduce_fx, "on_step": on_step}
+        options |= {"on_epoch": on_epoch, "enable_graph": enable_graph and on_step}
         options["sync_dist"] = options.get("sync_dist") or None
         if on_step and on_epoch:
             self._calls.append((f"step_{name}", value, {**options, "on_epoch": False}))
@@ -139,9 +133,8 @@ class Result(dict[str, Any]):
 
     def write(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise `NotImplementedError`: nothing is written by way of what a step returns."""
-        action = "Use `trainer.predict`, or `BasePredictionWriter` of `camshaft.callbacks`."
-        where = type(self).__name__
-        raise NotImplementedError(must_be("write", "left to the trainer's `predict`", args or kwargs, where, action))
+        rule, action = "left to the trainer's `predict`", "Use that, or a `BasePredictionWriter` as callback."
+        raise NotImplementedError(must_be("write", rule, args or kwargs, type(self).__name__, action))
 
     write_dict = write
 
@@ -157,12 +150,7 @@ class EvalResult(Result):
 
     _prefix = "val_"
 
-    def __init__(
-        self,
-        early_stop_on: Tensor | None = None,
-        checkpoint_on: Tensor | bool | None = None,
-        hiddens: Any = None,
-    ) -> None:
+    def __init__(self, early_stop_on: Any = None, checkpoint_on: Any = None, hiddens: Any = None) -> None:
         super().__init__(None, early_stop_on, checkpoint_on, hiddens)
 
 

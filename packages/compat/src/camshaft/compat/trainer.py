@@ -6,11 +6,10 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property, wraps
 from importlib import import_module
-from itertools import compress
-from operator import attrgetter, not_
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import attrs
@@ -20,19 +19,11 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for
+import camshaft.compat.private_parts as parts
 from camshaft.compat import eras
+from camshaft.compat.arguments import today
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
-from camshaft.compat.arguments.today import (
-    by_name,
-    callbacks_of_packages,
-    flags_as_counts,
-    from_environment,
-    log_meaning_of_one,
-    precision_of,
-    signature_of,
-    with_timer,
-)
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
@@ -46,17 +37,6 @@ from camshaft.compat.names.stand_ins import check_not_missing
 from camshaft.compat.names.table import advice, members
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
 from camshaft.compat.private_loops import LOOPS, follow_hooks, loops_of_lightning
-from camshaft.compat.private_parts import (
-    CallbackConnector,
-    CheckpointConnector,
-    ConnectorView,
-    DataConnector,
-    LoggerConnector,
-    OwnFirst,
-    ResultsView,
-    SignalConnector,
-    attach_loops,
-)
 from camshaft.hooks_core import Receiver, is_overridden
 from camshaft.hooks_core.eras.hooks import EARLIER_ERAS
 from camshaft.hooks_core.support.messages import must_be, warn_user
@@ -96,9 +76,7 @@ _READ_ONLY: Mapping[str, str] = {"precision": "Use `Trainer(precision=...)`, whi
 """Advice for attributes that were set in earlier releases."""
 
 
-def _call(
-    verb: str, trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], today: str, earlier: Mapping[str, Any]
-) -> inspect.BoundArguments:
+def _call(verb: str, trainer: Any, args: Any, kwargs: Any, today: str, **earlier: Any) -> inspect.BoundArguments:
     """Return the arguments of a verb, where loaders may be passed under an earlier name.
 
     Raises:
@@ -110,12 +88,11 @@ def _call(
     except TypeError as error:
         raise TypeError(f"Trainer.{verb}() {error}. See `help(Trainer.{verb})`.") from None
     call.apply_defaults()
-    ((name, given),) = earlier.items()
-    if given is not None and call.arguments[today] is not None:
-        rule = "left out where the loader is passed under its name of today"
-        raise ValueError(must_be(name, rule, given, f"Trainer.{verb}", "Leave one of the two out."))
-    if given is not None:
-        call.arguments[today] = given
+    for name, given in earlier.items():
+        if given is not None and call.arguments[today] is not None:
+            rule = "left out where the loader is passed under its name of today"
+            raise ValueError(must_be(name, rule, given, f"Trainer.{verb}", "Leave one of the two out."))
+        call.arguments[today] = call.arguments[today] if given is None else given
     return call
 
 
@@ -125,10 +102,10 @@ def _evaluation(verb: str, earlier: str) -> Any:
 
     @wraps(evaluate)
     def evaluated(self: Any, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
-        call = _call(verb, self, args, kwargs, "dataloaders", {earlier: kwargs.pop(earlier, None)})
-        loop = getattr(self, f"{verb}_loop")
-        prints_itself = call.arguments["verbose"] and getattr(loop, "prints_itself", False)
-        call.arguments["verbose"] = call.arguments["verbose"] and not prints_itself
+        call = _call(verb, self, args, kwargs, "dataloaders", **{earlier: kwargs.pop(earlier, None)})
+        loop, is_verbose = getattr(self, f"{verb}_loop"), call.arguments["verbose"]
+        prints_itself = is_verbose and getattr(loop, "prints_itself", False)
+        call.arguments["verbose"] = is_verbose and not prints_itself
         results: list[dict[str, float]] = evaluate(*call.args, **call.kwargs)
         if prints_itself and self.is_global_zero:
             loop.print_logged(results)
@@ -156,12 +133,12 @@ class Trainer(ArgparseArguments, _Trainer):
     saves_each_row: ClassVar[bool] = True
     loop_classes: ClassVar[Any] = LOOPS
 
-    _accelerator_connector: Any = cached_property(ConnectorView)
-    _callback_connector: Any = cached_property(CallbackConnector)
-    _checkpoint_connector: Any = cached_property(CheckpointConnector)
-    _data_connector: Any = cached_property(DataConnector)
-    _logger_connector: Any = cached_property(LoggerConnector)
-    _signal_connector: Any = cached_property(SignalConnector)
+    _accelerator_connector: Any = cached_property(parts.ConnectorView)
+    _callback_connector: Any = cached_property(parts.CallbackConnector)
+    _checkpoint_connector: Any = cached_property(parts.CheckpointConnector)
+    _data_connector: Any = cached_property(parts.DataConnector)
+    _logger_connector: Any = cached_property(parts.LoggerConnector)
+    _signal_connector: Any = cached_property(parts.SignalConnector)
 
     tuning: bool = False
     _is_sealed: bool = False
@@ -173,27 +150,26 @@ class Trainer(ArgparseArguments, _Trainer):
     @wraps(_Trainer.__init__)  # type: ignore[misc]
     def __init__(self, *positional: Any, **given: Any) -> None:
         names = [*_DEFAULTS, *EARLIER_ARGUMENTS]
-        given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
-        log_meaning_of_one(given)
-        given = flags_as_counts(given)
+        given = {**today.from_environment(type(self).__name__, names), **today.by_name(positional, given), **given}
+        today.log_meaning_of_one(given)
+        given = today.flags_as_counts(given)
         self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
-        arguments["precision"] = precision_of(arguments)
-        if self._earlier.of_module:
-            further = ModuleSettings(**self._earlier.of_module)
-            arguments["callbacks"] = [*listed(arguments.get("callbacks")), further]
-        of_packages = callbacks_of_packages()
-        if of_packages:
-            arguments["callbacks"] = [*listed(arguments.get("callbacks")), *of_packages]
-        arguments["callbacks"] = with_timer(arguments.get("callbacks"), arguments.get("max_time"))
+        arguments["precision"] = today.precision_of(arguments)
+        further = [ModuleSettings(**self._earlier.of_module)] if self._earlier.of_module else []
+        further += today.callbacks_of_packages()
+        if further:
+            arguments["callbacks"] = [*listed(arguments.get("callbacks")), *further]
+        arguments["callbacks"] = today.with_timer(arguments.get("callbacks"), arguments.get("max_time"))
         check_not_missing(*given.values(), *listed(arguments.get("callbacks")), *listed(arguments.get("logger")))
         plugins = {name: getattr(self._earlier, name) for name in ("cluster_environment", "checkpoint_io")}
         if needs_attaching(arguments) or any(plugin is not None for plugin in plugins.values()):
             load(_ATTACH)(arguments, **plugins)
-        passed = [one for one in listed(arguments.get("callbacks")) if _hears_of_init(one)]
-        is_told = [self._is_earlier or not read_era(one, Receiver.CALLBACK).is_of_today for one in passed]
-        self._untold = [*compress(passed, map(not_, is_told))]
-        told = [*compress(passed, is_told)]
+        told, self._untold = [], []
+        for one in listed(arguments.get("callbacks")):
+            if not isinstance(one, type) and any(is_overridden(one, hook) for hook in _OF_INIT):
+                is_earlier = self._is_earlier or not read_era(one, Receiver.CALLBACK).is_of_today
+                (told if is_earlier else self._untold).append(one)
         if told:
             import_module("camshaft.compat.callback")  # so that they can call `super()`
         _tell(told, "on_init_start", self)
@@ -201,10 +177,10 @@ class Trainer(ArgparseArguments, _Trainer):
         vars(self)["_is_sealed"] = True
         if isinstance(arguments.get("strategy", ""), str):
             load(_STRATEGIES[type(self.strategy).__name__]).adopt(self.strategy)
-        attach_loops(self)
+        parts.attach_loops(self)
         _tell(told, "on_init_end", self)
 
-    __init__.__signature__ = signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
+    __init__.__signature__ = today.signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
         """Raise `AttributeError` with the counterpart of an attribute of earlier releases."""
@@ -293,8 +269,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     def make_default_logger(self) -> Any:
         """Return a logger in `lightning_logs`: for TensorBoard where that is installed, else a CSV logger."""
-        make = import_module(_LOGGERS).default_logger
-        return make(self.default_root_dir)
+        return import_module(_LOGGERS).default_logger(self.default_root_dir)
 
     # verbs
 
@@ -306,7 +281,7 @@ class Trainer(ArgparseArguments, _Trainer):
             args, kwargs: As there; no `ckpt_path` takes `resume_from_checkpoint`, if the trainer was made with it.
             train_dataloader: A name that `train_dataloaders` had.
         """
-        call = _call("fit", self, args, kwargs, "train_dataloaders", {"train_dataloader": train_dataloader})
+        call = _call("fit", self, args, kwargs, "train_dataloaders", train_dataloader=train_dataloader)
         call.arguments["ckpt_path"] = _choose_ckpt_path(call.arguments["ckpt_path"], self._earlier.ckpt_path)
         limits = self.fit_loop.limits
         if self.max_epochs is None and limits.epoch_limit != math.inf and self.is_global_zero:
@@ -356,8 +331,8 @@ class Trainer(ArgparseArguments, _Trainer):
             rule = "made with `auto_lr_find` or `auto_scale_batch_size`"
             action = "Pass one of them, or add a finder to the callbacks of a fit."
             raise RuntimeError(must_be("trainer", rule, None, "Trainer.tune", action))
-        data, earlier = (model, train_dataloaders, val_dataloaders, datamodule), {"train_dataloader": train_dataloader}
-        call = _call("fit", self, data, {}, "train_dataloaders", earlier)
+        data = (model, train_dataloaders, val_dataloaders, datamodule)
+        call = _call("fit", self, data, {}, "train_dataloaders", train_dataloader=train_dataloader)
         loaders = {"train": call.arguments["train_dataloaders"], "validate": val_dataloaders}
         self.tuning = True
         try:
@@ -366,23 +341,17 @@ class Trainer(ArgparseArguments, _Trainer):
         finally:
             self.tuning = False
         found = {
-            "scale_batch_size": None if size is None else size.optimal_batch_size,
-            "lr_find": None if rate is None else rate.optimal_lr,
+            "scale_batch_size": getattr(size, "optimal_batch_size", None),
+            "lr_find": getattr(rate, "optimal_lr", None),
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def save_checkpoint(
-        self,
-        filepath: _Path,
-        weights_only: bool | None = None,
-        on_saved: Callable[[], None] | None = None,
-        *,
-        storage_options: Any = None,
-    ) -> None:
+    @wraps(_Trainer.save_checkpoint)
+    def save_checkpoint(self, *args: Any, storage_options: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
         """Save a checkpoint; see `camshaft.trainer.Trainer.save_checkpoint`. Collective.
 
         Args:
-            filepath, weights_only, on_saved: As there.
+            args, kwargs: As there.
             storage_options: Nothing takes them, as in Lightning without a plugin for files.
 
         Raises:
@@ -391,7 +360,7 @@ class Trainer(ArgparseArguments, _Trainer):
         if storage_options is not None:
             rule, action = "left out, since nothing takes them", "Write a strategy whose `save_checkpoint` has them."
             raise TypeError(must_be("storage_options", rule, storage_options, "Trainer.save_checkpoint", action))
-        super().save_checkpoint(filepath, weights_only, on_saved)
+        super().save_checkpoint(*args, **kwargs)
 
     # progress
 
@@ -423,35 +392,24 @@ class Trainer(ArgparseArguments, _Trainer):
             return max(0, epoch - 1)
         return epoch
 
-    @property
-    def batch_idx(self) -> int:
-        """Index of the training batch in its epoch; 0 before the first."""
-        return max(0, self.fit_loop.progress.batches.ready - 1)
+    batch_idx = property(lambda self: max(0, self.fit_loop.progress.batches.ready - 1))
+    """Index of the training batch in its epoch; 0 before the first."""
+    nb_val_batches = property(lambda self: sum(self.num_val_batches))
+    """Validation batches of all loaders."""
+    nb_test_batches = property(lambda self: sum(self.num_test_batches))
+    """Test batches of all loaders."""
 
     @property
     def total_batches(self) -> int | float:
         """Batches of an epoch, those of training and of each validation in it."""
         num_training = 0 if self.fit_loop.loader is None else self.num_training_batches
         interval = self.val_check_interval
-        if not num_training or not self._validates_epoch or not isinstance(interval, (int, float)):
+        every = self.check_val_every_n_epoch
+        validates = every is not None and (self.current_epoch + 1) % every == 0
+        if not num_training or not validates or not isinstance(interval, (int, float)):
             return num_training
         batches_between = interval if isinstance(interval, int) else max(1, int(num_training * interval))
         return num_training + self.nb_val_batches * (num_training // batches_between)
-
-    @property
-    def _validates_epoch(self) -> bool:
-        every = self.check_val_every_n_epoch
-        return every is not None and (self.current_epoch + 1) % every == 0
-
-    @property
-    def nb_val_batches(self) -> int | float:
-        """Validation batches of all loaders."""
-        return sum(self.num_val_batches)
-
-    @property
-    def nb_test_batches(self) -> int | float:
-        """Test batches of all loaders."""
-        return sum(self.num_test_batches)
 
     # what is running
 
@@ -484,13 +442,9 @@ class Trainer(ArgparseArguments, _Trainer):
         own = getattr(self.strategy, "accelerator", None)
         return own or load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
 
-    @property
-    def _detect_anomaly(self) -> bool:
-        return any(getattr(one, "detect_anomaly", False) for one in self.callbacks)
+    _results = property(parts.ResultsView)
 
-    @property
-    def _results(self) -> ResultsView:
-        return ResultsView(self)
+    _detect_anomaly = property(lambda self: any(getattr(one, "detect_anomaly", False) for one in self.callbacks))
 
     @property
     def _evaluation_loop(self) -> Any:
@@ -511,10 +465,8 @@ class Trainer(ArgparseArguments, _Trainer):
             return [torch.device(self.strategy.device).index or 0]
         return list(getattr(self.strategy, "device_ids", range(self.num_devices)))
 
-    @property
-    def node_rank(self) -> int:
-        """Index of this machine."""
-        return self.global_rank // self.num_devices
+    node_rank = property(lambda self: self.global_rank // self.num_devices)
+    """Index of this machine."""
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, int] | None:
@@ -523,53 +475,27 @@ class Trainer(ArgparseArguments, _Trainer):
             return None
         return {"num_replicas": self.strategy.num_data_ranks, "rank": self.strategy.data_rank}
 
-    @property
-    def received_sigterm(self) -> bool:
-        """True if the last fit got a SIGTERM that a `PreemptionCheckpoint` caught; without one SIGTERM ends it."""
-        return any(getattr(callback, "received_sigterm", False) for callback in self.callbacks)
+    received_sigterm = property(lambda self: any(getattr(one, "received_sigterm", False) for one in self.callbacks))
+    """True if the last fit got a SIGTERM that a `PreemptionCheckpoint` caught; without one SIGTERM ends it."""
 
-    @property
-    def val_check_batch(self) -> int | float | None:
-        """Batches between validations of fit; None before loaders are there, and where time counts."""
-        return self.fit_loop.num_batches_between_validations
-
-    @property
-    def use_ddp(self) -> bool:
-        """True with several processes."""
-        return self.world_size > 1
-
-    @property
-    def use_dp(self) -> bool:
-        """False, since one process computes on one device."""
-        return False
-
+    val_check_batch = property(attrgetter("fit_loop.num_batches_between_validations"))
+    """Batches between validations of fit; None before loaders are there, and where time counts."""
+    use_ddp = property(lambda self: self.world_size > 1)
+    """True with several processes."""
+    use_dp = property(lambda _: False)
+    """False, since one process computes on one device."""
     use_ddp2 = use_single_gpu = use_tpu = on_tpu = use_horovod = data_parallel = use_dp
+    distributed_backend = property(lambda self: "ddp" if self.use_ddp else None)
+    """ "ddp" with several processes, else None."""
+    on_gpu = property(lambda self: self.strategy.device.type == "cuda")
+    """True on a GPU."""
+    root_gpu = property(lambda self: (self.strategy.device.index or 0) if self.on_gpu else None)
+    """Index of this process's GPU; None on the CPU."""
+    num_gpus = property(lambda self: self.num_devices if self.on_gpu else 0)
+    """GPUs of a machine that train."""
 
-    @property
-    def distributed_backend(self) -> str | None:
-        """ "ddp" with several processes, else None."""
-        return "ddp" if self.use_ddp else None
-
-    @property
-    def on_gpu(self) -> bool:
-        """True on a GPU."""
-        return bool(self.strategy.device.type == "cuda")
-
-    @property
-    def root_gpu(self) -> int | None:
-        """Index of this process's GPU; None on the CPU."""
-        return (self.strategy.device.index or 0) if self.on_gpu else None
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of a machine that train."""
-        return self.num_devices if self.on_gpu else 0
-
-    @property
-    def use_amp(self) -> bool:
-        """True with mixed precision."""
-        name = getattr(getattr(self.strategy, "precision", None), "name", "")
-        return str(name).endswith("-mixed")
+    use_amp = property(lambda self: str(self.precision).endswith("-mixed"))
+    """True with mixed precision."""
 
     # data, metrics, files
 
@@ -598,10 +524,8 @@ class Trainer(ArgparseArguments, _Trainer):
     def _has_assigned_data(self) -> bool:
         return bool(self._assigned_data) and self._assigned_data[0] is self.current_run
 
-    @property
-    def lightning_module(self) -> Any:
-        """Module of the current or last verb, or None."""
-        return self.model
+    lightning_module = property(attrgetter("model"))
+    """Module of the current or last verb, or None."""
 
     @property
     def enable_validation(self) -> bool:
@@ -609,15 +533,10 @@ class Trainer(ArgparseArguments, _Trainer):
         has_step = self.model is not None and is_overridden(self.model, "validation_step")
         return has_step and bool(self._validation_loop.loaders) and self.limit_val_batches != 0
 
-    @property
-    def disable_validation(self) -> bool:
-        """True if fit does not validate."""
-        return not self.enable_validation
-
-    @property
-    def scaler(self) -> Any:
-        """Gradient scaler with the methods of torch's `GradScaler`; None unless precision is mixed."""
-        return scaler_of(self.strategy)
+    disable_validation = property(lambda self: not self.enable_validation)
+    """True if fit does not validate."""
+    scaler = property(lambda self: scaler_of(self.strategy))
+    """Gradient scaler with the methods of torch's `GradScaler`; None unless precision is mixed."""
 
     @property
     def lr_schedulers(self) -> list[dict[str, Any]]:
@@ -637,16 +556,11 @@ class Trainer(ArgparseArguments, _Trainer):
                 return shown
         return super().progress_bar_metrics
 
-    @property
-    def progress_bar_dict(self) -> dict[str, Any]:
-        """`progress_bar_metrics`, as a dictionary of its own."""
-        return dict(self.progress_bar_metrics)
+    progress_bar_dict = property(lambda self: dict(self.progress_bar_metrics))
+    """`progress_bar_metrics`, as a dictionary of its own."""
 
-    @property
-    def experiment(self) -> Any:
-        """The `experiment` of the first logger, or the logger itself if it has none; None without a logger."""
-        logger = self.logger
-        return getattr(logger, "experiment", logger)
+    experiment = property(lambda self: getattr(self.logger, "experiment", self.logger))
+    """The `experiment` of the first logger, or the logger itself if it has none; None without a logger."""
 
     @property
     def weights_summary(self) -> str | None:
@@ -656,11 +570,10 @@ class Trainer(ArgparseArguments, _Trainer):
             return None
         return "full" if summary.max_depth in (-1, math.inf) else "top"
 
-    @property
-    def weights_save_path(self) -> str:
-        """The directory of the first checkpoint callback, if it was set; else the default directory."""
-        callback = self.checkpoint_callback
-        return str((callback and callback.dirpath) or self.default_root_dir)
+    weights_save_path = property(
+        lambda self: str(getattr(self.checkpoint_callback, "dirpath", None) or self.default_root_dir)
+    )
+    """The directory of the first checkpoint callback, if it was set; else the default directory."""
 
 
 _MISSPELT = 0.8  # how much of two names is the same, as difflib tells it
@@ -687,10 +600,6 @@ def _refuse_misspelt(owner: object, name: str) -> None:
 def _is_property_of_ours(kind: type, name: str) -> bool:
     owner = next((one for one in kind.__mro__ if name in vars(one)), None)
     return owner is not None and owner.__module__.startswith("camshaft.") and isinstance(vars(owner)[name], property)
-
-
-def _hears_of_init(callback: Any) -> bool:
-    return not isinstance(callback, type) and any(is_overridden(callback, hook) for hook in _OF_INIT)
 
 
 def _tell(callbacks: Iterable[Any], hook: str, trainer: Any) -> None:
@@ -735,4 +644,4 @@ def _of_evaluation(name: str) -> property:
 for _name in ("val_dataloaders", "test_dataloaders", "predict_dataloaders"):
     setattr(Trainer, _name, _of_evaluation(_name))
 for _name, _path in members()["Trainer"].items():
-    setattr(Trainer, _name, OwnFirst(attrgetter(_path), f"`{_path}`."))
+    setattr(Trainer, _name, parts.OwnFirst(attrgetter(_path), f"`{_path}`."))

@@ -6,7 +6,7 @@ import inspect
 import re
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from camshaft.compat.arguments.today import from_environment
 from camshaft.hooks_core.support.messages import must_be
@@ -16,78 +16,63 @@ _WORDS: dict[str, Any] = {
     **dict.fromkeys(("false", "no", "off"), False),
     "none": None,
 }
-
-
-_KINDS = frozenset({"bool", "int", "float", "str", "Any", "PathLike", "ZeroGrad", "StatelessLoaders"})
+_TEXTS = frozenset({"str", "Any", "PathLike", "ZeroGrad", "StatelessLoaders"})
+_KINDS = _TEXTS | {"bool", "int", "float"}
 """Words of annotations that an option can be read as."""
 
 
-class ArgparseArguments:
-    """Class methods that make an instance of the options of a script's own parser."""
+def add_argparse_args(
+    cls: Any, parent_parser: ArgumentParser, *, use_argument_group: bool = True, **defaults: Any
+) -> ArgumentParser:
+    """Add an option for every argument of the constructor, those of earlier releases included.
 
-    earlier_arguments: ClassVar[Mapping[str, Any]] = {}
-    """Arguments that the constructor takes beside those of its signature, by name."""
+    Arguments whose annotation names nothing that a text can be are left out. An option that the parser has already
+    is left as it is. One without a value means True, where that is allowed.
 
-    @classmethod
-    def add_argparse_args(
-        cls, parent_parser: ArgumentParser, *, use_argument_group: bool = True, **defaults: Any
-    ) -> ArgumentParser:
-        """Add an option for every argument of the constructor, those of earlier releases included.
+    Args:
+        cls: The class.
+        parent_parser: The parser; it is changed.
+        use_argument_group: Whether the parser itself gets the options, as a group; else a new parser that has its
+            options, too.
+        defaults: Defaults other than the constructor's.
 
-        Arguments whose annotation names nothing that a text can be are left out. An option that the parser has already
-        is left as it is. One without a value means True, where that is allowed.
+    Returns:
+        The parser with the options.
 
-        Args:
-            parent_parser: The parser; it is changed.
-            use_argument_group: Whether the parser itself gets the options, as a group; else a new parser that has its
-                options, too.
-            defaults: Defaults other than the constructor's.
+    Raises:
+        TypeError: If a default is for no argument.
+    """
+    options = dict(_options(cls))
+    for name in defaults.keys() - options.keys():
+        rule, where = f"a default for an argument of {cls.__name__}", f"{cls.__name__}.add_argparse_args"
+        raise TypeError(must_be(name, rule, defaults[name], where, "Check its spelling."))
+    parser = parent_parser if use_argument_group else ArgumentParser(parents=[parent_parser], add_help=False)
+    present = {option for action in parser._actions for option in action.option_strings}
+    group = parser.add_argument_group(cls.__name__)
+    for name, settings in options.items():
+        if f"--{name}" not in present:
+            group.add_argument(f"--{name}", **{**settings, "default": defaults.get(name, settings["default"])})
+    return parser
 
-        Returns:
-            The parser with the options.
 
-        Raises:
-            TypeError: If a default is for no argument.
-        """
-        where = f"{cls.__name__}.add_argparse_args"
-        options = dict(_options(cls))
-        for name in defaults:
-            if name not in options:
-                rule = f"a default for an argument of {cls.__name__}"
-                raise TypeError(must_be(name, rule, defaults[name], where, "Check its spelling."))
-        parser = parent_parser if use_argument_group else ArgumentParser(parents=[parent_parser], add_help=False)
-        present = {option for action in parser._actions for option in action.option_strings}
-        group = parser.add_argument_group(cls.__name__)
-        for name, settings in options.items():
-            if f"--{name}" not in present:
-                default = defaults.get(name, settings["default"])
-                group.add_argument(f"--{name}", **{**settings, "default": default})
-        return parser
+def from_argparse_args(cls: Any, args: ArgumentParser | Namespace, **kwargs: Any) -> Any:
+    """Return an instance made with those options that are its arguments; others are the script's own.
 
-    @classmethod
-    def parse_argparser(cls, arg_parser: ArgumentParser | Namespace) -> Namespace:
-        """Return the options of a parser, which reads the process's command line, or of a namespace."""
-        return arg_parser.parse_args() if isinstance(arg_parser, ArgumentParser) else arg_parser
+    Args:
+        cls: The class.
+        args: What a parser read, or the parser.
+        kwargs: Arguments that count before those.
 
-    @classmethod
-    def from_argparse_args(cls, args: ArgumentParser | Namespace, **kwargs: Any) -> Self:
-        """Return an instance made with those options that are its arguments; others are the script's own.
+    Raises:
+        TypeError, ValueError: As the constructor.
+    """
+    given = vars(parse_argparser(cls, args))
+    return cls(**{**{name: given[name] for name in _names_of(cls) if name in given}, **kwargs})
 
-        Args:
-            args: What a parser read, or the parser.
-            kwargs: Arguments that count before those.
 
-        Raises:
-            TypeError, ValueError: As the constructor.
-        """
-        given = vars(ArgparseArguments.parse_argparser(args))
-        own = _names_of(cls)
-        return cls(**{**{name: value for name, value in given.items() if name in own}, **kwargs})
-
-    @classmethod
-    def get_init_arguments_and_types(cls) -> list[tuple[str, tuple[Any, ...], Any]]:
-        """Return name, types and default of each argument of the constructor."""
-        return get_init_arguments_and_types(cls)
+def parse_argparser(cls: Any, arg_parser: ArgumentParser | Namespace) -> Namespace:
+    """Return the options of a parser, which reads the process's command line, or of a namespace."""
+    return arg_parser.parse_args() if isinstance(arg_parser, ArgumentParser) else arg_parser
 
 
 def get_init_arguments_and_types(cls: Any) -> list[tuple[str, tuple[Any, ...], Any]]:
@@ -96,25 +81,21 @@ def get_init_arguments_and_types(cls: Any) -> list[tuple[str, tuple[Any, ...], A
     return [(name, getattr(one.annotation, "__args__", (one.annotation,)), one.default) for name, one in found]
 
 
-def add_argparse_args(cls: Any, parent_parser: ArgumentParser, **kwargs: Any) -> ArgumentParser:
-    """Add an option for every argument of a class's constructor; see `ArgparseArguments.add_argparse_args`."""
-    added: ArgumentParser = vars(ArgparseArguments)["add_argparse_args"].__func__(cls, parent_parser, **kwargs)
-    return added
-
-
-def from_argparse_args(cls: Any, args: ArgumentParser | Namespace, **kwargs: Any) -> Any:
-    """Return an instance of a class made of options; see `ArgparseArguments.from_argparse_args`."""
-    return vars(ArgparseArguments)["from_argparse_args"].__func__(cls, args, **kwargs)
-
-
-def parse_argparser(cls: Any, arg_parser: ArgumentParser | Namespace) -> Namespace:
-    """Return the options of a parser, which reads the process's command line, or of a namespace."""
-    return ArgparseArguments.parse_argparser(arg_parser)
-
-
 def parse_env_variables(cls: Any) -> Namespace:
     """Return the arguments that variables such as `PL_TRAINER_MAX_EPOCHS` set for a class."""
     return Namespace(**from_environment(cls.__name__, _names_of(cls)))
+
+
+class ArgparseArguments:
+    """Class methods that make an instance of the options of a script's own parser."""
+
+    earlier_arguments: ClassVar[Mapping[str, Any]] = {}
+    """Arguments that the constructor takes beside those of its signature, by name."""
+
+    add_argparse_args = classmethod(add_argparse_args)
+    from_argparse_args = classmethod(from_argparse_args)
+    parse_argparser = classmethod(parse_argparser)
+    get_init_arguments_and_types = classmethod(get_init_arguments_and_types)
 
 
 def _names_of(cls: Any) -> list[str]:
@@ -137,10 +118,8 @@ def _options(cls: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _option(default: Any, kinds: set[str]) -> dict[str, Any]:
-    option: dict[str, Any] = {"default": default, "type": _reader(kinds)}
-    if kinds & {"bool", "Any"}:
-        option |= {"nargs": "?", "const": True}
-    return option
+    flag = {"nargs": "?", "const": True} if kinds & {"bool", "Any"} else {}
+    return {"default": default, "type": _reader(kinds), **flag}
 
 
 def _reader(kinds: set[str]) -> Callable[[str], Any]:
@@ -157,7 +136,7 @@ def _reader(kinds: set[str]) -> Callable[[str], Any]:
                     continue
         if kinds == {"bool"} and text in ("0", "1"):
             return text == "1"
-        if kinds & {"str", "Any", "PathLike", "ZeroGrad", "StatelessLoaders"}:
+        if kinds & _TEXTS:
             return text
         raise ValueError(text)
 

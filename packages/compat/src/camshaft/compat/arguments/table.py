@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from ast import literal_eval
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from typing import Any
 
 import torch
@@ -39,47 +42,44 @@ def earlier(
     return add
 
 
-# forms of translations
+# what rows of data say
 
 
-def renamed(
-    name: str,
-    first: str,
-    last: str,
-    today: str,
-    nothing: tuple[Any, ...] = (None,),
-    *,
-    convert: Callable[[Any], Any] | None = None,
-    remark: str = "",
-) -> None:
-    """Add an argument that has another name today, with a converted value if needed."""
-
-    @earlier(name, first, last, f"`{today}`", nothing)
-    def translate(name: str, value: Any, given: _Given) -> Translation:
-        return Translation(arguments={today: value if convert is None else convert(value)}, remark=remark)
+def _share(name: str, value: Any, today: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(must_be(name, "a share from 0 to 1", value, _WHERE, f"Pass `{today}`."))
+    return float(value)
 
 
-def share(name: str, first: str, last: str, today: str, nothing: tuple[Any, ...] = (None,)) -> None:
-    """Add a share of the batches, where 1 means all, not one batch."""
-
-    @earlier(name, first, last, f"`{today}`", nothing)
-    def translate(name: str, value: Any, given: _Given) -> Translation:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise ValueError(must_be(name, "a share from 0 to 1", value, _WHERE, f"Pass `{today}`."))
-        return Translation(arguments={today: float(value)})
+_CONVERSIONS: Mapping[str, Callable[[str, Any, str], Any]] = {
+    "renamed": lambda name, value, today: value,
+    "flag": lambda name, value, today: bool(value),
+    "count": lambda name, value, today: int(value),
+    "share": _share,
+}
 
 
-def same(name: str, value: Any, given: _Given) -> None:
-    """Translate nothing: the value is one of today's."""
+def _add_row(kind: str, name: str, releases: str, today: str, nothing: str, *words: str) -> None:
+    """Add a row of `earlier.txt`, which describes its parts."""
+
+    def translate(name: str, value: Any, given: _Given) -> Translation | None:
+        if kind == "refused":
+            raise refusal(name, value, *words)
+        if kind in _CONVERSIONS:
+            return Translation(arguments={today: _CONVERSIONS[kind](name, value, today)}, remark=" ".join(words))
+        return None if kind == "same" else Translation(remark=words[0])
+
+    first, last = releases.split()
+    told = f"`{today}`" if kind in _CONVERSIONS else today
+    earlier(name, first, last, told, literal_eval(f"({nothing},)"))(translate)
 
 
-def refuse(why: str, action: str) -> Translate:
-    """Return a translation of an argument without a counterpart, which raises."""
+for _line in files("camshaft.compat.arguments").joinpath("earlier.txt").read_text(encoding="utf-8").splitlines():
+    if not _line.startswith("#"):
+        _add_row(*_line.split(" | "))
 
-    def translate(name: str, value: Any, given: _Given) -> Translation:
-        raise refusal(name, value, why, action)
 
-    return translate
+# what takes a function
 
 
 def refusal(name: str, value: Any, why: str, action: str) -> ValueError:
@@ -94,13 +94,9 @@ def callback(make: Callable[[Any], Any]) -> Translate:
 
 def callback_or_switch(today: str) -> Translate:
     """Return a translation of a callback, or a bool that enables it."""
-
-    def translate(name: str, value: Any, given: _Given) -> Translation:
-        if isinstance(value, bool):
-            return Translation(arguments={today: value})
-        return Translation(callbacks=(value,))
-
-    return translate
+    return lambda name, value, given: (
+        Translation(arguments={today: value}) if isinstance(value, bool) else Translation(callbacks=(value,))
+    )
 
 
 def attribute_of_module(name: str, value: Any, remark: str) -> Translate:
@@ -113,46 +109,16 @@ def search(setting: str, finder: str, option: str) -> Translate:
     remark = f"is what `trainer.tune(model)` searches for, and only that; `callbacks=[{finder}()]` does in fit"
 
     def translate(name: str, value: Any, given: _Given) -> Translation:
-        options = {option: value} if isinstance(value, str) else {}
-        return Translation(settings={setting: getattr(callbacks, finder)(**options)}, remark=remark)
+        found = getattr(callbacks, finder)(**({option: value} if isinstance(value, str) else {}))
+        return Translation(settings={setting: found}, remark=remark)
 
     return translate
 
 
-# counts and limits
-
-renamed("max_nb_epochs", "0.4", "0.7", "max_epochs")
-renamed("min_nb_epochs", "0.4", "0.7", "min_epochs")
-earlier("max_steps", "0.7", "1.4", "`max_steps=-1` for None")(same)
-renamed("nb_sanity_val_steps", "0.4", "0.7", "num_sanity_val_steps")
-share("train_percent_check", "0.4", "0.9", "limit_train_batches")
-share("val_percent_check", "0.4", "0.9", "limit_val_batches")
-share("test_percent_check", "0.4", "0.9", "limit_test_batches")
-share("overfit_pct", "0.4", "0.9", "overfit_batches", (None, 0, 0.0))
+_PER_NODE = "the attribute `prepare_data_per_node` of module or data module"
 
 
-@earlier("reload_dataloaders_every_epoch", "0.7", "1.5", "`reload_dataloaders_every_n_epochs=1`", _NONE_OR_FALSE)
-def _reload(name: str, value: Any, given: _Given) -> Translation:
-    return Translation(arguments={"reload_dataloaders_every_n_epochs": int(value)})
-
-
-_OF_LOADER = refuse(
-    "the loader itself says how several are combined",
-    "Return `CombinedLoader(loaders, mode)` of `camshaft.loops` from `train_dataloader`, or pass it to fit.",
-)
-earlier("multiple_trainloader_mode", "1.2", "1.9", "`CombinedLoader(loaders, mode)`", (None, "max_size_cycle"))(
-    _OF_LOADER
-)
-renamed("replace_sampler_ddp", "0.7", "1.9", "use_distributed_sampler", (None, True))
-
-
-@earlier(
-    "prepare_data_per_node",
-    "0.8",
-    "1.6",
-    "the attribute `prepare_data_per_node` of module or data module",
-    (None, True),
-)
+@earlier("prepare_data_per_node", "0.8", "1.6", _PER_NODE, (None, True))
 def prepare_data_per_node(name: str, value: Any, given: _Given) -> Translation:
     """Refuse with several machines: the module or data module has this attribute."""
     if given.get("num_nodes") in (None, 1) and given.get("nb_gpu_nodes") in (None, 1):
@@ -162,9 +128,6 @@ def prepare_data_per_node(name: str, value: Any, given: _Given) -> Translation:
 
 
 # optimization
-
-renamed("gradient_clip", "0.4", "0.7", "gradient_clip_val", (None, 0, 0.0))
-earlier("gradient_clip_val", "0.5", "1.9", "`gradient_clip_val=None` for 0", (None, 0, 0.0))(same)
 
 
 @earlier("accumulate_grad_batches", "0.4", "1.9", "`GradientAccumulationScheduler(scheduling)` for a dictionary")
@@ -179,13 +142,6 @@ def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
 earlier("automatic_optimization", "1.0", "1.2", "`self.automatic_optimization = False` in the module", (None, True))(
     attribute_of_module("automatic_optimization", False, "is `self.automatic_optimization = False` in the module")
 )
-
-
-@earlier("enable_pl_optimizer", "1.1", "1.2", "nothing: optimizers are torch's own")
-def _pl_optimizer(name: str, value: Any, given: _Given) -> Translation:
-    return Translation(
-        remark="is needless, because `self.optimizers()` gives optimizers whose `step` may be called as it is"
-    )
 
 
 @earlier("stochastic_weight_avg", "1.2", "1.6", "`StochasticWeightAveraging(swa_lrs=None)`", _NONE_OR_FALSE)
@@ -206,18 +162,6 @@ earlier("auto_scale_batch_size", "0.7", "1.9", "`BatchSizeFinder`", _NONE_OR_FAL
 
 # devices and processes
 
-renamed("nb_gpu_nodes", "0.4", "0.7", "num_nodes")
-earlier("devices", "1.4", "1.9", "`devices='auto'` for None")(same)
-earlier("auto_select_gpus", "0.7", "1.9", "`devices`", _NONE_OR_FALSE)(
-    refuse(
-        "devices are never picked by looking which are free",
-        "Pass accelerator='gpu' with devices=[...], or set CUDA_VISIBLE_DEVICES.",
-    )
-)
-for _name, _first, _last in (("num_tpu_cores", "0.7", "0.8"), ("tpu_cores", "0.8", "1.9"), ("ipus", "1.4", "1.9")):
-    earlier(_name, _first, _last, "nothing")(
-        refuse("there is no strategy for these devices", "Leave it out, and pass `accelerator` and `devices`.")
-    )
 
 _UNUSED_PARAMETERS = "ddp_find_unused_parameters_true"  # as those releases had it by default
 
@@ -279,32 +223,28 @@ def backend(name: str, value: Any, given: _Given) -> Translation:
     return found
 
 
-@earlier("accelerator", "1.0", "1.9", "`strategy` for 'ddp' and its like")
-def accelerator(name: str, value: Any, given: _Given) -> Translation | None:
-    """Translate a backend, unless it names a kind of device, which is refused as any other that is unknown."""
-    return None if value in ("tpu", "ipu", "hpu") else _by_name(name, value, given, _BACKENDS)
-
-
-@earlier("strategy", "1.5", "1.9", "`strategy='ddp'` for 'ddp_spawn', 'sharded' for sharded ones")
-def strategy(name: str, value: Any, given: _Given) -> Translation | None:
-    """Translate a backend, unless it is today's name of a strategy."""
-    return _by_name(name, value.lower(), given, _STRATEGIES) if isinstance(value, str) else None
+earlier("accelerator", "1.0", "1.9", "`strategy` for 'ddp' and its like")(
+    # a kind of device without a strategy is refused as any other that is unknown
+    lambda name, value, given: None if value in ("tpu", "ipu", "hpu") else _by_name(name, value, given, _BACKENDS)
+)
+earlier("strategy", "1.5", "1.9", "`strategy='ddp'` for 'ddp_spawn', 'sharded' for sharded ones")(
+    lambda name, value, given: _by_name(name, value.lower(), given, _STRATEGIES) if isinstance(value, str) else None
+)
 
 
 @earlier("plugins", "1.0", "2.6", "`strategy`, `precision`", (None, [], ()))
 def plugins(name: str, value: Any, given: _Given) -> Translation:
     """Translate names of strategies, precisions and environments; other plugins are parts of a strategy today."""
     found = [_plugin(name, plugin) for plugin in (value if isinstance(value, (list, tuple)) else [value])]
-    arguments: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    for translation in found:
-        if arguments.keys() & translation.arguments.keys() or settings.keys() & translation.settings.keys():
-            raise ValueError(must_be(name, "one of each kind", value, _WHERE, "Leave one of them out."))
-        arguments |= translation.arguments
-        settings |= translation.settings
-    remarks = [translation.remark for translation in found if translation.remark]
+    settings: dict[str, dict[str, Any]] = {"arguments": {}, "settings": {}}
+    for kind, collected in settings.items():
+        for one in (getattr(translation, kind) for translation in found):
+            if collected.keys() & one.keys():
+                raise ValueError(must_be(name, "one of each kind", value, _WHERE, "Leave one of them out."))
+            collected |= one
     added = tuple(one for translation in found for one in translation.callbacks)
-    return Translation(arguments=arguments, callbacks=added, settings=settings, remark="; ".join(remarks))
+    remark = "; ".join(translation.remark for translation in found if translation.remark)
+    return Translation(callbacks=added, remark=remark, **settings)
 
 
 def _plugin(name: str, plugin: Any) -> Translation:
@@ -321,10 +261,8 @@ def _plugin(name: str, plugin: Any) -> Translation:
         return Translation(callbacks=(callbacks.PreemptionCheckpoint([requeued], requeue=True),))
     if type(plugin) in environments.RECOGNISED:
         return Translation(remark="is left out: what launched the processes is recognised")
-    for kind, setting in (
-        (environments.ClusterEnvironment, "cluster_environment"),
-        (checkpoint_io.CheckpointIO, "checkpoint_io"),
-    ):
+    kinds = {"cluster_environment": environments.ClusterEnvironment, "checkpoint_io": checkpoint_io.CheckpointIO}
+    for setting, kind in kinds.items():
         if isinstance(plugin, kind):
             return Translation(settings={setting: plugin}, remark="is a part of the strategy")
     check_not_missing(plugin)
@@ -345,15 +283,12 @@ def _by_name(name: str, value: Any, given: _Given, table: Mapping[str, dict[str,
     """
     if value in table:
         return _of(value, table)
-    if value == "dp":
-        if _num_asked_for(given) <= 1:
-            return Translation(remark="is left out: there is one device")
-        why = "one process cannot compute on several devices"
-        action = "Pass strategy='ddp', where each process takes batches of its own, and divide the batch size."
-        raise refusal(name, value, why, action)
+    if value == "dp" and _num_asked_for(given) <= 1:
+        return Translation(remark="is left out: there is one device")
     kind = value.partition("_")[0] if isinstance(value, str) else None
-    if kind == "ddp2":
-        raise refusal(name, value, "one process cannot compute on several devices", _PASS_STRATEGY)
+    if kind in ("dp", "ddp2"):
+        action = "Pass strategy='ddp', where each process takes batches of its own, and divide the batch size."
+        raise refusal(name, value, "one process cannot compute on several devices", action)
     if kind in _WITHOUT_STRATEGY:
         raise refusal(name, value, f"there is no strategy for {kind!r}", _PASS_STRATEGY)
     return None
@@ -369,19 +304,12 @@ def _read_gpus(name: str, value: Any) -> int | list[int]:
         value = [part for part in value.split(",") if part.strip()]
     if isinstance(value, str) and value.strip() == "-1":
         return -1
-    if isinstance(value, (list, tuple)) and all(_is_index(one) for one in value):
+    if isinstance(value, (list, tuple)) and all(re.fullmatch(r"\s*\d+\s*", str(one)) for one in value):
         return [int(one) for one in value]
     if isinstance(value, int) and not isinstance(value, bool) and value >= -1:
         return value
-    rule = "a number of GPUs, -1, or the indexes of some"
     action = "Pass `devices=3` for three GPUs, `devices=[3]` for the fourth."
-    raise ValueError(must_be(name, rule, value, _WHERE, action))
-
-
-def _is_index(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.strip().isdecimal()
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    raise ValueError(must_be(name, "a number of GPUs, -1, or the indexes of some", value, _WHERE, action))
 
 
 def _num_asked_for(given: _Given) -> int:
@@ -406,14 +334,16 @@ def use_amp(name: str, value: Any, given: _Given) -> Translation:
     return Translation(arguments={"precision": "16-mixed"})
 
 
+_APEX = "is left out: apex no longer exists, and torch's own mixed precision, which has no levels, takes its place"
+
+
 @earlier("amp_level", "0.4", "1.9", "`precision`")
 def amp_level(name: str, value: Any, given: _Given) -> Translation:
     """Translate a level of apex; those of mixed precision are torch's."""
     if value in ("O1", "O2"):
-        remark = "is left out: it is for apex, which no longer exists, and torch's own mixed precision has no levels"
-        return Translation(remark=remark)
-    why = "it is for apex, which no longer exists"
-    raise refusal(name, value, why, "Pass `precision`: '32-true' for 'O0', '16-true' for 'O3'.")
+        return Translation(remark=_APEX)
+    action = "Pass `precision`: '32-true' for 'O0', '16-true' for 'O3'."
+    raise refusal(name, value, "it is for apex, which no longer exists", action)
 
 
 @earlier("amp_backend", "0.9", "1.9", "`precision`", (None, "native"))
@@ -421,22 +351,10 @@ def amp_backend(name: str, value: Any, given: _Given) -> Translation:
     """Translate the library for mixed precision; only torch's is left."""
     if value != "apex":
         raise ValueError(must_be(name, "'native' or 'apex'", value, _WHERE, "Leave it out."))
-    return Translation(remark="is left out: apex no longer exists, and torch's own mixed precision takes its place")
+    return Translation(remark=_APEX)
 
 
 # observation
-
-earlier("model_registry", "2.5", "2.6", "nothing")(
-    refuse("there is no registry of models", "Leave it out; loggers such as `WandbLogger` keep checkpoints.")
-)
-
-renamed("experiment", "0.4", "0.5.0", "logger")
-for _name, _first, _last in (
-    ("row_log_interval", "0.5", "0.9"),
-    ("add_row_log_interval", "0.5", "0.7"),
-    ("add_log_row_interval", "0.4", "0.4"),
-):
-    renamed(_name, _first, _last, "log_every_n_steps", remark="counted in updates, not in batches")
 
 
 @earlier("log_save_interval", "0.4", "0.9", "`CSVLogger(flush_logs_every_n_steps=...)`", (None, 100))
@@ -466,13 +384,8 @@ earlier("terminate_on_nan", "0.7", "1.6", "`NonFiniteGuard()`", _NONE_OR_FALSE)(
     callback(lambda _: callbacks.NonFiniteGuard())
 )
 earlier("move_metrics_to_cpu", "1.1", "1.9", "the attribute `outputs_on_cpu` of the module", _NONE_OR_FALSE)(
-    attribute_of_module(
-        "outputs_on_cpu",
-        True,
-        "is `self.outputs_on_cpu = True` in the module; what is logged takes no memory that grows",
-    )
+    attribute_of_module("outputs_on_cpu", True, "is `self.outputs_on_cpu = True` in the module")
 )
-renamed("show_progress_bar", "0.4", "0.8", "enable_progress_bar", convert=bool)
 
 
 @earlier("progress_bar_refresh_rate", "0.7", "1.6", "`enable_progress_bar`, `RichProgressBar(refresh_rate)`")
@@ -480,18 +393,11 @@ def progress_bar_refresh_rate(name: str, value: Any, given: _Given) -> Translati
     """Translate batches between two refreshes, 0 for no bar; today a bar is refreshed by time."""
     if value == 0:
         return Translation(arguments={"enable_progress_bar": False})
-    remark = "is left out: the bar is refreshed by time, by `RichProgressBar(refresh_rate_seconds=...)`"
-    return Translation(remark=remark)
+    return Translation(remark="is left out: `RichProgressBar(refresh_rate_seconds=...)` is refreshed by time")
 
 
 earlier("progress_bar_callback", "0.7", "0.7", "`callbacks`, `enable_progress_bar`")(
     callback_or_switch("enable_progress_bar")
-)
-earlier("process_position", "0.4", "1.6", "nothing", (None, 0))(
-    refuse(
-        "a progress bar draws at the end of the output",
-        "Leave it out, and let one of the runs have enable_progress_bar=False.",
-    )
 )
 
 
@@ -505,8 +411,6 @@ def weights_summary(name: str, value: Any, given: _Given) -> Translation:
     return Translation(callbacks=(callbacks.ModelSummary(max_depth=-1),))
 
 
-renamed("print_weights_summary", "0.4", "0.5.0", "enable_model_summary", (None, True), convert=bool)
-
 # files
 
 earlier("checkpoint_callback", "0.4", "1.6", "`enable_checkpointing`, `callbacks`")(
@@ -515,15 +419,14 @@ earlier("checkpoint_callback", "0.4", "1.6", "`enable_checkpointing`, `callbacks
 earlier("early_stop_callback", "0.4", "0.9", "`callbacks=[EarlyStopping('val_loss')]`", _NONE_OR_FALSE)(
     callback(lambda value: callbacks.EarlyStopping("val_loss", verbose=True) if value is True else value)
 )
-renamed("default_save_path", "0.5", "0.7", "default_root_dir")
 
 
 @earlier("weights_save_path", "0.4", "1.7", "`ModelCheckpoint(dirpath)`")
 def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
     """Translate into the directory of the checkpoint callback."""
-    passed = [*listed(given.get("callbacks")), given.get("checkpoint_callback")]
-    is_off = False in (given.get("checkpoint_callback"), given.get("enable_checkpointing"))
-    if is_off or any(isinstance(callback, callbacks.ModelCheckpoint) for callback in passed):
+    switches = (given.get("checkpoint_callback"), given.get("enable_checkpointing"))
+    passed = [*listed(given.get("callbacks")), *switches]
+    if False in switches or any(isinstance(one, callbacks.ModelCheckpoint) for one in passed):
         why = "the callback that saves has the folder, and the trainer makes none here"
         raise refusal(name, value, why, "Pass `ModelCheckpoint(dirpath=...)`.")
     return Translation(callbacks=(callbacks.ModelCheckpoint(dirpath=value),))
@@ -532,5 +435,4 @@ def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
 @earlier("resume_from_checkpoint", "0.6", "1.9", "`fit(ckpt_path=...)`")
 def resume_from_checkpoint(name: str, value: Any, given: _Given) -> Translation:
     """Translate into the checkpoint from which every fit resumes."""
-    remark = f"is `trainer.fit(..., ckpt_path={value!r})` today"
-    return Translation(settings={"ckpt_path": value}, remark=remark)
+    return Translation(settings={"ckpt_path": value}, remark=f"is `trainer.fit(..., ckpt_path={value!r})` today")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -58,7 +58,7 @@ class EarlierArgument:
 
     def asks_for_nothing(self, value: Any) -> bool:
         """Return whether a value asks for the default."""
-        return any(value is one or (type(value) is type(one) and value == one) for one in self.nothing)
+        return any(_is_same(value, one) for one in self.nothing)
 
 
 @attrs.frozen(kw_only=True)
@@ -113,34 +113,32 @@ def translate_arguments(
         ValueError: If nothing corresponds, or two arguments ask for different things.
     """
     arguments = {name: value for name, value in given.items() if name in defaults and name not in table}
-    callbacks: list[Any] = []
-    settings: dict[str, Any] = {}
-    notes: list[str] = []
-    translations: list[tuple[str, Translation]] = []
+    translations: dict[str, Translation] = {}
     for name, value in given.items():
         row = table.get(name)
-        if row is None:
-            if name not in defaults:
-                raise TypeError(_unknown(name, [*defaults, *table]))
-            continue
-        if row.asks_for_nothing(value):
+        if row is None and name not in defaults:
+            close = difflib.get_close_matches(name, [*defaults, *table], n=1, cutoff=0.5)
+            guess = f"Did you mean {close[0]!r}?" if close else "See the arguments in its documentation."
+            raise TypeError(f"Trainer() got an unexpected keyword argument {name!r}. {guess}")
+        if row is None or row.asks_for_nothing(value):
             continue
         translation = row.translate(name, value, given)
         if translation is None:
             arguments[name] = value
         else:
-            translations.append((name, translation))
-    sources = dict.fromkeys(arguments)
-    for name, translation in translations:
+            translations[name] = translation
+    sources: dict[str, str | None] = dict.fromkeys(arguments)
+    settings: dict[str, Any] = {}
+    for name, translation in translations.items():
         for today, value in translation.arguments.items():
             _check_agrees(name, today, value, arguments, sources, defaults)
             arguments[today], sources[today] = value, name
-        callbacks += translation.callbacks
         for setting, value in translation.settings.items():
             settings[setting] = {**settings.get(setting, {}), **value} if isinstance(value, dict) else value
-        notes.append(_note(name, given[name], translation))
+    callbacks = [callback for translation in translations.values() for callback in translation.callbacks]
     if callbacks:
         arguments["callbacks"] = [*listed(arguments.get("callbacks")), *callbacks]
+    notes = [_note(name, given[name], translation) for name, translation in translations.items()]
     if notes:
         told = f" {notes[0]}." if len(notes) == 1 else "".join(f"\n  {note}" for note in notes)
         warn_user(f"Arguments of the trainer with another form today:{told}")
@@ -151,10 +149,10 @@ def _note(name: str, value: Any, translation: Translation) -> str:
     today = [f"`{argument}={one!r}`" for argument, one in translation.arguments.items()]
     if translation.callbacks:
         today.append(f"`callbacks=[{', '.join(f'{type(one).__name__}(...)' for one in translation.callbacks)}]`")
-    written = f"`{name}={value!r}`"
     if not today:
-        return f"{written} {translation.remark}"
-    return f"{written} is {' with '.join(today)} today{translation.remark and f' ({translation.remark})'}"
+        return f"`{name}={value!r}` {translation.remark}"
+    remark = translation.remark and f" ({translation.remark})"
+    return f"`{name}={value!r}` is {' with '.join(today)} today{remark}"
 
 
 def _check_agrees(
@@ -166,13 +164,10 @@ def _check_agrees(
     defaults: Mapping[str, Any],
 ) -> None:
     """Raise `ValueError` if another argument gives the same one another value."""
-    if today not in arguments:
-        return
-    other = arguments[today]
-    is_unchosen = sources[today] is None and (other is None or _is_same(other, defaults[today]))
+    other, source = arguments.get(today, value), sources.get(today)
+    is_unchosen = source is None and (other is None or _is_same(other, defaults[today]))
     if is_unchosen or _is_same(other, value) or (today == "logger" and other is True):
         return
-    source = sources[today]
     beside = f"{today}={other!r}" if source is None else f"{source}, which is {today}={other!r} today"
     rule = f"in agreement with {beside}, and not {today}={value!r}"
     raise ValueError(must_be(name, rule, value, _WHERE, f"Pass `{today}` alone."))
@@ -180,9 +175,3 @@ def _check_agrees(
 
 def _is_same(value: Any, other: Any) -> bool:
     return value is other or (type(value) is type(other) and bool(value == other))
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    guess = f"Did you mean {close[0]!r}?" if close else "See the arguments in its documentation."
-    return f"Trainer() got an unexpected keyword argument {name!r}. {guess}"

@@ -85,15 +85,9 @@ def _saved(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any],
             arguments = _literal(found[2]) if found and found[2] else {}
             monitored = {"monitor": state["monitor"]} if state.get("monitor") is not None else {}
             yield found[1] if found else str(key), {**monitored, **arguments}, state
-    best = {
-        new: checkpoint[old]
-        for new, old in (
-            ("best_model_score", "checkpoint_callback_best"),
-            ("best_model_score", "checkpoint_callback_best_model_score"),
-            ("best_model_path", "checkpoint_callback_best_model_path"),
-        )
-        if old in checkpoint
-    }
+    before_1 = {"best_model_score": "checkpoint_callback_best"}  # replaced by later names where these are there
+    later = {name: f"checkpoint_callback_{name}" for name in ("best_model_score", "best_model_path")}
+    best = {new: checkpoint[old] for names in (before_1, later) for new, old in names.items() if old in checkpoint}
     if best:
         yield "ModelCheckpoint", {}, best
     if "early_stop_callback_state_dict" in checkpoint:
@@ -116,14 +110,9 @@ def _fits(callback: object, arguments: dict[str, Any]) -> bool:
 
 def _reader(callback: object, name: str) -> Callable[[Any, dict[str, Any]], dict[str, Any]] | None:
     """Return a function that converts a state, saved by a class of this name, for a callback; None if it takes none."""
-    if isinstance(callback, ModelCheckpoint) and name == "ModelCheckpoint":
-        return _of_model_checkpoint
-    if isinstance(callback, EarlyStopping) and name == "EarlyStopping":
-        return _of_early_stopping
-    if isinstance(callback, Timer) and name == "Timer":
-        return _of_timer
-    if isinstance(callback, StochasticWeightAveraging) and name == "StochasticWeightAveraging":
-        return _of_averaging
+    kind, read = _READERS.get(name, (None, None))
+    if kind is not None and isinstance(callback, kind):
+        return read
     if isinstance(callback, BaseFinetuning):
         return None
     is_own = type(callback).__module__.partition(".")[0] == "camshaft"
@@ -176,3 +165,12 @@ def _of_model_checkpoint(callback: ModelCheckpoint, saved: dict[str, Any]) -> di
 
 def _scalar(value: Any) -> Tensor:
     return value.detach().cpu().reshape(()) if isinstance(value, Tensor) else torch.tensor(float(value))
+
+
+_READERS: Mapping[str, tuple[type, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = {
+    "ModelCheckpoint": (ModelCheckpoint, _of_model_checkpoint),
+    "EarlyStopping": (EarlyStopping, _of_early_stopping),
+    "Timer": (Timer, _of_timer),
+    "StochasticWeightAveraging": (StochasticWeightAveraging, _of_averaging),
+}
+"""By class of a release, the class of today that takes its state, and the function that converts it."""

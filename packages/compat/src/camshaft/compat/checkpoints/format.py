@@ -77,12 +77,9 @@ class ReleaseFormat:
         }
         return adapted, ReleaseAdapter(trainer, progress, apart, bool(average))
 
-    def constructor_arguments(
-        self, cls: type, checkpoint: Mapping[str, Any], given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the constructor arguments of a class, by the rules of the release."""
-
-        return constructor_arguments(cls, checkpoint, given)
+    def constructor_arguments(self, *arguments: Any) -> dict[str, Any]:
+        """Return the constructor arguments of a class, by the rules of the release; see `constructor_arguments`."""
+        return constructor_arguments(*arguments)
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
         """Return the weights, without prefixes of wrappers; see `unwrapped`."""
@@ -151,14 +148,14 @@ class ReleaseAdapter(CheckpointAdapter):
         """Step the schedulers that releases stepped after they had saved the end of an epoch."""
         if self.progress.is_repeated:
             return
+        num_epochs = self.progress.num_epochs
         for config in self.trainer.lr_scheduler_configs:
-            scheduler, num_epochs = config.scheduler, self.progress.num_epochs
-            if self.has_average and isinstance(scheduler, SWALR):
-                continue  # it counts from where averaging began; the callback makes the steps that it lacks
+            scheduler, num_due = config.scheduler, num_epochs // config.frequency
             is_plain = config.interval == "epoch" and not isinstance(scheduler, ReduceLROnPlateau)
             if not is_plain or num_epochs % config.frequency:
                 continue
-            num_due = num_epochs // config.frequency
+            if self.has_average and isinstance(scheduler, SWALR):
+                continue  # it counts from where averaging began; the callback makes the steps that it lacks
             if num_due - self._scheduler_lag <= scheduler.last_epoch < num_due:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")  # it was the other run's
@@ -179,12 +176,13 @@ def unwrapped(saved: Mapping[str, Any], module: nn.Module, *, tell: bool = True)
     own = set(module.state_dict())
     if own == set(saved):
         return saved
-    candidates = [
-        {name: name.removeprefix(prefix) for name in saved if name.startswith(prefix)} for prefix in _PREFIXES
-    ]
-    candidates.append({name: name.replace(_COMPILED, "") for name in saved})
-    for names, wrapper in zip(candidates, (*_PREFIXES, _COMPILED), strict=True):
-        if len(names) == len(saved) and set(names.values()) == own and len(own) == len(names):
+    renamed = {
+        wrapper: {name: name.removeprefix(wrapper) for name in saved if name.startswith(wrapper)}
+        for wrapper in _PREFIXES
+    }
+    renamed[_COMPILED] = {name: name.replace(_COMPILED, "") for name in saved}
+    for wrapper, names in renamed.items():
+        if len(own) == len(names) == len(saved) and set(names.values()) == own:
             if tell:
                 warn_user(
                     f"The names of the checkpoint's weights have {wrapper!r} in them: it is left out. Save the weights "
@@ -241,16 +239,14 @@ def _summary(
     checkpoint: Mapping[str, Any], progress: EarlierProgress, left_out: Sequence[str], added: Sequence[str]
 ) -> str:
     version = checkpoint.get(VERSION_KEY)
-    sentences = [
-        f"The checkpoint is of {'an earlier release' if version is None else f'release {version}'}: training goes on "
-        f"after {progress.num_epochs} epochs and {progress.num_updates} updates, with the random numbers of now.",
-        *progress.notes,
-    ]
-    if left_out:
-        sentences.append(f"What callbacks remembered is left out for {', '.join(left_out)}.")
-    if added:
-        sentences.append(f"It holds no state of {', '.join(added)}, which begins anew.")
-    return " ".join(sentences)
+    release = "an earlier release" if version is None else f"release {version}"
+    text = (
+        f"The checkpoint is of {release}: training goes on after {progress.num_epochs} epochs and "
+        f"{progress.num_updates} updates, with the random numbers of now."
+    )
+    further = [f"What callbacks remembered is left out for {', '.join(left_out)}."] if left_out else []
+    further += [f"It holds no state of {', '.join(added)}, which begins anew."] if added else []
+    return " ".join([text, *progress.notes, *further])
 
 
 def constructor_arguments(cls: type, checkpoint: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,14 +263,12 @@ def constructor_arguments(cls: type, checkpoint: Mapping[str, Any], given: Mappi
     keys = ("hparams", "module_arguments", HYPER_PARAMETERS_KEY)  # the second between 0.7 and 0.8
     saved = {name: value for key in keys for name, value in _dict(checkpoint, key).items()}
     parameters = parameters_of(cls)
-    name = _single(cls, checkpoint, saved)
-    configuration = checkpoint.get(HYPER_PARAMETERS_KEY)
+    name, configuration = _single(cls, checkpoint, saved), checkpoint.get(HYPER_PARAMETERS_KEY)
     if not isinstance(configuration, MutableMapping) or isinstance(configuration, dict):
         configuration = None  # one of OmegaConf is in a file that was trusted, and stays one
-    if name is None and configuration is not None:
-        return {**accepted_by(cls, configuration), **given}
     if name is None:
-        return {**accepted_by(cls, {key: _readable(value) for key, value in saved.items()}), **given}
+        values = {key: _readable(value) for key, value in saved.items()} if configuration is None else configuration
+        return {**accepted_by(cls, values), **given}
     inner = {key: value for key, value in given.items() if key not in parameters and not takes_any(cls)}
     outer = {key: value for key, value in given.items() if key not in inner}
     if name in outer:

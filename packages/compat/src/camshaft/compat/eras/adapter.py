@@ -7,10 +7,12 @@ from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
+import attrs
 from torch import nn
 
 from camshaft.callbacks import ModelSummary
 from camshaft.compat.eras.callback_states import ReturnedStates
+from camshaft.compat.eras.evidence import takes_optimizer_idx
 from camshaft.compat.eras.optimization import EraOptimization
 from camshaft.compat.eras.outputs import ReadReturned, adapt_outputs
 from camshaft.compat.eras.processes import delegate
@@ -18,8 +20,6 @@ from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in, may_log_with_other_options
 from camshaft.compat.eras.report import describe
 from camshaft.hooks_core import no_op
-from camshaft.hooks_core.dispatch.binding import parameter_names
-from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.eras.hooks import MODULE_ONLY_ERAS
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import FitOrder, Run
@@ -63,10 +63,9 @@ def adapt(run: Run, read_returned: ReadReturned | None = None) -> None:
     _adapt_set_up(run)
     if run.optimization_factory is None:
         run.optimization_factory = EraOptimization()
-    strategy = run.strategy
-    if getattr(strategy, "finds_unused_in", finds_unused) is None:
-        strategy.finds_unused_in = finds_unused  # type: ignore[attr-defined]
-    delegate(run.hooks, strategy)
+    if getattr(run.strategy, "finds_unused_in", finds_unused) is None:
+        run.strategy.finds_unused_in = finds_unused  # type: ignore[attr-defined]
+    delegate(run.hooks, run.strategy)
 
 
 def announce_eras(run: Run) -> None:
@@ -83,12 +82,10 @@ def announce_eras(run: Run) -> None:
 def finds_unused(module: nn.Module) -> bool:
     """Return whether a loss of a module may leave parameters unused: as the default of its era, and always with
     several optimizers, as each freezes the others' parameters."""
-    step = implementation(module, "training_step")
-    if step is not None and "optimizer_idx" in parameter_names(step):
-        return True
-    return read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
+    return takes_optimizer_idx(module) or read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
 
 
+@attrs.frozen
 class OwnSummary:
     """A wrapper that leaves out a `ModelSummary` where the module has `summarize`; one of `Run.call_wrappers`.
 
@@ -96,8 +93,7 @@ class OwnSummary:
         run: The run of the module.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    run: Run
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
@@ -107,7 +103,7 @@ class OwnSummary:
             return function
 
         def on_fit_start(*arguments: Any, **keywords: Any) -> None:
-            if self._run.hooks.summarize is None:
+            if self.run.hooks.summarize is None:
                 function(*arguments, **keywords)
 
         return on_fit_start
@@ -122,8 +118,7 @@ def summarize(run: Run) -> None:
     mode = getattr(run.trainer, "weights_summary", "top")
     if override is None or mode is None or run.strategy.global_rank != 0:
         return
-    summary = override(mode)
-    if summary is not None:
+    if (summary := override(mode)) is not None:
         print(summary)
 
 
@@ -138,8 +133,6 @@ def _adapt_set_up(run: Run) -> None:
         hooks.prepare_data = _do_nothing
     if run.verb == "fit" and hooks.restore_weights is not None:
         run.restores_weights = False
-    if hooks.summarize is None and hooks.restore_weights is None:
-        return
 
     def starting(fit_start: Callable[[], None]) -> Callable[[], None]:
         def started() -> None:
@@ -150,7 +143,8 @@ def _adapt_set_up(run: Run) -> None:
 
         return started
 
-    hooks.wrap("on_fit_start", starting)
+    if hooks.summarize is not None or hooks.restore_weights is not None:
+        hooks.wrap("on_fit_start", starting)
 
 
 def _do_nothing() -> None:

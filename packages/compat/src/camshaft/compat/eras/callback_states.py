@@ -67,8 +67,6 @@ class ReturnedStates:
         """
         check_state_keys(run.callbacks, run.verb, lambda callback: has_state_dict(callback) or takes_state(callback))
         save = run.hooks.on_save_checkpoint
-        if save is no_op:
-            return
 
         def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
             self._returned.clear()
@@ -77,15 +75,14 @@ class ReturnedStates:
             if not self._saves_weights_only:
                 checkpoint["callbacks"].update(self._returned)
 
-        run.hooks.on_save_checkpoint = on_save_checkpoint
+        if save is not no_op:
+            run.hooks.on_save_checkpoint = on_save_checkpoint
 
     def _saving(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
         returns_state = implementation(callback, "state_dict") is None
 
         def on_save_checkpoint(*arguments: Any, **keywords: Any) -> None:
-            if self._saves_weights_only:
-                return
-            state = function(*arguments, **keywords)
+            state = None if self._saves_weights_only else function(*arguments, **keywords)
             if state and returns_state:
                 self._returned[state_key(callback)] = state
 
@@ -97,8 +94,7 @@ class ReturnedStates:
         def on_load_checkpoint(*_: Any, **__: Any) -> None:
             run = self._run
             state = ((run.checkpoint or {}).get("callbacks") or {}).get(state_key(callback))
-            if not state:
-                return
-            function(*((run.trainer, run.module) if has_trainer else ()), copy.deepcopy(state))
+            if state:
+                function(*((run.trainer, run.module) if has_trainer else ()), copy.deepcopy(state))
 
         return on_load_checkpoint

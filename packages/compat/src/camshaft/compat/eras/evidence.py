@@ -7,9 +7,11 @@ import dis
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from types import CodeType, MethodType
 from typing import Any
 
+from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import class_of, code_of, implementation, loads_variable, strings_in
 
 RETURNED_LOGS = frozenset({"log", "progress_bar"})
@@ -33,16 +35,14 @@ def returns_logs(receiver_class: type, method: Callable[..., Any]) -> bool:
 
 def logs_by_itself(method: Callable[..., Any]) -> bool:
     """Return whether a method calls `self.log` or `self.log_dict`, as modules do since 1.0."""
-    code, name = code_of(method), _first_parameter(method)
-    if code is None or name is None:
+    code = code_of(method)
+    if code is None or not code.co_argcount:
         return False
-    before: Any = None
-    for instruction in dis.get_instructions(code):
-        loads_it = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in _LOGGING
-        if loads_it and before is not None and loads_variable(before, name):
-            return True
-        before = instruction
-    return False
+    return any(
+        loads.opname in ("LOAD_ATTR", "LOAD_METHOD") and loads.argval in _LOGGING
+        for before, loads in pairwise(dis.get_instructions(code))
+        if loads_variable(before, code.co_varnames[0])
+    )
 
 
 def declared_function(receiver: object, name: str) -> Callable[..., Any] | None:
@@ -64,9 +64,16 @@ def declared_function(receiver: object, name: str) -> Callable[..., Any] | None:
             break
         if inspect.isfunction(method):
             bound = MethodType(method, object())
-            if not (calls_method(bound, name) and _takes_any(bound)):
+            takes_any = any(one.kind is one.VAR_POSITIONAL for one in inspect.signature(bound).parameters.values())
+            if not (takes_any and calls_method(bound, name)):
                 return bound
     return own
+
+
+def takes_optimizer_idx(receiver: object) -> bool:
+    """Return whether the `training_step` of a module asks for `optimizer_idx`, as all of 1.x had it."""
+    step = implementation(receiver, "training_step")
+    return step is not None and "optimizer_idx" in parameter_names(step)
 
 
 def calls_method(method: Callable[..., Any], name: str) -> bool:
@@ -86,27 +93,24 @@ def _returns_logs(receiver_class: type, method: Callable[..., Any], seen: frozen
     tree = _tree(method)
     if tree is None:  # no source: one of the keys beside `loss` has to do
         return _mentions_keys(method) and "loss" in strings_in(code)
-    returned, names = _returned(tree)
-    if any(map(_has_key, returned)) or any(_sets_key(node, names) for node in _own_nodes(tree)):
-        return True
+    nodes = list(_own_nodes(tree))
+    returned = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+    names = {value.id for value in returned if isinstance(value, ast.Name)}
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            returned += [node.value for target in targets if isinstance(target, ast.Name) and target.id in names]
+            if any(_is_key_of(target, names) for target in targets):
+                return True
     called = {_method_called(value) for value in returned}
-    return any(name in called and _returns_logs(receiver_class, one, seen | {code}) for name, one in own.items())
+    return any(map(_has_key, returned)) or any(
+        name in called and _returns_logs(receiver_class, one, seen | {code}) for name, one in own.items()
+    )
 
 
 def _mentions_keys(method: object) -> bool:
     code = code_of(method)
     return code is not None and bool(RETURNED_LOGS & set(strings_in(code)))
-
-
-def _returned(tree: ast.AST) -> tuple[list[ast.expr], set[str]]:
-    """Return what a function returns or assigns to variables that it returns, as expressions, and their names."""
-    nodes = list(_own_nodes(tree))
-    returned = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
-    names = {value.id for value in returned if isinstance(value, ast.Name)}
-    for node in nodes:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and names & set(_targets(node)):
-            returned.append(node.value)
-    return returned, names
 
 
 def _tree(method: Callable[..., Any]) -> ast.AST | None:
@@ -126,48 +130,27 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return (target.id for target in targets if isinstance(target, ast.Name))
-
-
 def _has_key(value: ast.expr) -> bool:
     """Return whether an expression is a dictionary that is written out with one of the keys."""
-    if isinstance(value, ast.Dict):
-        return any(isinstance(key, ast.Constant) and key.value in RETURNED_LOGS for key in value.keys)
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name | ast.Attribute):
-        name = value.func.id if isinstance(value.func, ast.Name) else value.func.attr
-        if name in ("dict", "OrderedDict"):
+    match value:
+        case ast.Dict(keys=keys):
+            return any(isinstance(key, ast.Constant) and key.value in RETURNED_LOGS for key in keys)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in ("dict", "OrderedDict"):
             return any(keyword.arg in RETURNED_LOGS for keyword in value.keywords) or any(map(_has_key, value.args))
     return False
 
 
-def _sets_key(node: ast.AST, names: set[str]) -> bool:
-    """Return whether a statement is `name["log"] = ...` for one of the names."""
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return any(
-        isinstance(target, ast.Subscript)
-        and isinstance(target.value, ast.Name)
-        and target.value.id in names
-        and isinstance(target.slice, ast.Constant)
-        and target.slice.value in RETURNED_LOGS
-        for target in targets
-    )
+def _is_key_of(target: ast.expr, names: set[str]) -> bool:
+    """Return whether what is assigned to is `name["log"]` for one of the names."""
+    match target:
+        case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=key)):
+            return name in names and key in RETURNED_LOGS
+    return False
 
 
 def _method_called(value: ast.expr) -> str | None:
     """Return the name of the method, if an expression is a call of one of the receiver's own."""
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        owner = value.func.value
-        return value.func.attr if isinstance(owner, ast.Name) and owner.id == "self" else None
+    match value:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+            return name
     return None
-
-
-def _takes_any(method: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(method).parameters.values()
-    return any(one.kind is one.VAR_POSITIONAL for one in parameters)
-
-
-def _first_parameter(method: Callable[..., Any]) -> str | None:
-    code = code_of(method)
-    return code.co_varnames[0] if code is not None and code.co_argcount else None

@@ -11,24 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+import camshaft.compat.eras.releases as releases
+import camshaft.compat.eras.updates as earlier
 from camshaft.compat.eras.outputs import keep_epoch_outputs
-from camshaft.compat.eras.releases import (
-    COUNTS_UPDATES,
-    REFUSES_INDEX_BY_HAND,
-    TURNS_BY_EPOCH,
-    ZEROES_BY_HAND,
-    behaviour_in,
-    may_count_each_optimizer,
-    release_of,
-)
-from camshaft.compat.eras.updates import (
-    BatchCountedManualOptimization,
-    BatchCountedPerOptimizerOptimization,
-    NoOptimizer,
-    NoToggle,
-    toggle_of,
-    update_class,
-)
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import (
@@ -49,7 +34,6 @@ _FIRST_OF_TODAY = (2, 0)
 _FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
 _FIRST_WITHOUT_DEFAULT_MONITOR = (1, 0)
 _FIRST_THAT_ASKS_SETTINGS = (1, 6)
-_OF_EARLIER_SCHEDULERS = ("reduce_on_plateau", "opt_idx")
 _ON = ("enabled", "keep_batchnorm_fp32", "master_weights", "patch_torch_functions")
 _SETTINGS_OF_APEX: dict[str, tuple[Any, ...]] = {
     **{"opt_level": ("O1", "O2"), "loss_scale": (None, "dynamic"), "max_loss_scale": (None, 2.0**24)},
@@ -77,7 +61,7 @@ class EraOptimization(StandardOptimizationFactory):
         configure_apex(run, optimization)
         if not optimization.optimizers and getattr(run.module, "automatic_optimization", True):
             warn_user("`configure_optimizers` returned no optimizer: nothing will be updated. Return one to train.")
-            optimization.take([NoOptimizer()])
+            optimization.take([earlier.NoOptimizer()])
         return optimization
 
     def make_mode(
@@ -97,8 +81,8 @@ class EraOptimization(StandardOptimizationFactory):
     def make_manual(self, context: UpdateContext) -> UpdateMode:
         """Return the mode of a module that optimizes by itself."""
         run = context.run
-        release = release_of(run)
-        if release >= REFUSES_INDEX_BY_HAND:
+        release = releases.release_of(run)
+        if release >= releases.REFUSES_INDEX_BY_HAND:
             try:
                 check_optimizer_idx(run, context.configured)
             except ValueError as error:
@@ -106,16 +90,16 @@ class EraOptimization(StandardOptimizationFactory):
                 raise
         if not _counts_batches(run):
             return super().make_manual(context)
-        zeroes = behaviour_in(run).zero_grad == "after_optimizer_step" and release >= ZEROES_BY_HAND
-        return BatchCountedManualOptimization(context, zeroes_after_step=zeroes)
+        zeroes = releases.behaviour_in(run).zero_grad == "after_optimizer_step" and release >= releases.ZEROES_BY_HAND
+        return earlier.BatchCountedManualOptimization(context, zeroes_after_step=zeroes)
 
     def make_update(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int) -> OptimizerUpdate:
         """Return what makes the updates of one optimizer, as the module's era made it."""
-        behaviour = behaviour_in(context.run)
+        behaviour = releases.behaviour_in(context.run)
         further: dict[str, Any] = {}
         if behaviour.steps_after_backward:
             further["step_zeroes"] = behaviour.step_zeroes and context.settings.zero_grad is None
-        update = update_class(behaviour, optimizer, has_owner=has_owner(context.run, optimizer))
+        update = earlier.update_class(behaviour, optimizer, has_owner=has_owner(context.run, optimizer))
         return update(context, optimizer, optimizer_idx, default_zero_grad=behaviour.zero_grad, **further)
 
     def make_per_optimizer(
@@ -124,21 +108,21 @@ class EraOptimization(StandardOptimizationFactory):
         """Return the mode of several optimizers that take turns, or of batches that are split."""
         if not _counts_batches(context.run):
             return super().make_per_optimizer(context, updates, toggle)
-        by_epoch = release_of(context.run) >= TURNS_BY_EPOCH
-        return BatchCountedPerOptimizerOptimization(context, updates, toggle=toggle, turns_by_epoch=by_epoch)
+        by_epoch = releases.release_of(context.run) >= releases.TURNS_BY_EPOCH
+        return earlier.BatchCountedPerOptimizerOptimization(context, updates, toggle=toggle, turns_by_epoch=by_epoch)
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return what lets the parameters of the optimizer at work alone require gradients, if its era did so."""
         optimizers = context.configured.optimizers
-        own = toggle_of(context.run.module, optimizers)
-        freezes = behaviour_in(context.run).freezes_other_optimizers
-        return own or (super().make_toggle(context) if freezes else NoToggle(optimizers))
+        own = earlier.toggle_of(context.run.module, optimizers)
+        freezes = releases.behaviour_in(context.run).freezes_other_optimizers
+        return own or (super().make_toggle(context) if freezes else earlier.NoToggle(optimizers))
 
 
 def _warn_of_counts(run: Run, optimization: ConfiguredOptimizers, limits: FitLimits) -> None:
     """Warn of numbers of steps that a release may have counted for each of several optimizers."""
     num_optimizers = len(optimization.optimizers)
-    if num_optimizers < 2 or optimization.frequencies or not may_count_each_optimizer(run):
+    if num_optimizers < 2 or optimization.frequencies or not releases.may_count_each_optimizer(run):
         return
     counts = [("max_steps", max(limits.max_steps, 0)), ("min_steps", limits.min_steps)]
     counts += [("every_n_train_steps", getattr(callback, "every_n_train_steps", None)) for callback in run.callbacks]
@@ -152,11 +136,11 @@ def _warn_of_counts(run: Run, optimization: ConfiguredOptimizers, limits: FitLim
 
 
 def _counts_batches(run: Run) -> bool:
-    return behaviour_in(run).since < COUNTS_UPDATES
+    return releases.behaviour_in(run).since < releases.COUNTS_UPDATES
 
 
 def _configured(run: Run) -> ConfiguredOptimizers:
-    hooks, behaviour = run.hooks, behaviour_in(run)
+    hooks, behaviour = run.hooks, releases.behaviour_in(run)
     assert hooks.configure_optimizers is not None
     is_manual = not getattr(run.module, "automatic_optimization", True)
     configured = hooks.configure_optimizers()
@@ -212,51 +196,42 @@ def in_form_of_today(returned: Any, behaviour: Behaviour) -> Any:
     Returns:
         The same for today; forms that no era had are left for `read_configuration` to refuse.
     """
-    reading = _Reading(behaviour)
     if isinstance(returned, Mapping):
-        return reading.without_frequency(reading.dictionary(returned))
+        return _without_frequency(_dictionary(returned, behaviour))
     if not isinstance(returned, (list, tuple)):
         return returned
     if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
         optimizers, schedulers = returned
         schedulers = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
-        return list(optimizers), [reading.scheduler(one) for one in schedulers]
+        return list(optimizers), [_scheduler(one, behaviour) for one in schedulers]
     if returned and all(isinstance(one, Mapping) for one in returned):
-        dictionaries = [reading.dictionary(one) for one in returned]
-        return dictionaries if len(dictionaries) > 1 else [reading.without_frequency(dictionaries[0])]
+        dictionaries = [_dictionary(one, behaviour) for one in returned]
+        return dictionaries if len(dictionaries) > 1 else [_without_frequency(dictionaries[0])]
     return list(returned)
 
 
-class _Reading:
-    def __init__(self, behaviour: Behaviour) -> None:
-        self._default_monitor = "val_loss" if behaviour.since < _FIRST_WITHOUT_DEFAULT_MONITOR else None
-        self._asks_settings = behaviour.since >= _FIRST_THAT_ASKS_SETTINGS
+def _dictionary(given: Mapping[str, Any], behaviour: Behaviour) -> dict[str, Any]:
+    settings = dict(given)
+    monitor, scheduler = settings.pop("monitor", None), settings.pop("lr_scheduler", None)
+    is_empty = scheduler is None or (isinstance(scheduler, (list, tuple, Mapping)) and not scheduler)
+    return settings if is_empty else {**settings, "lr_scheduler": _scheduler(scheduler, behaviour, monitor)}
 
-    def dictionary(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        settings = dict(given)
-        monitor = settings.pop("monitor", None)
-        scheduler = settings.pop("lr_scheduler", None)
-        is_empty = scheduler is None or (isinstance(scheduler, (list, tuple, Mapping)) and not scheduler)
-        if not is_empty:
-            settings["lr_scheduler"] = self.scheduler(scheduler, monitor)
+
+def _without_frequency(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != "frequency"}
+
+
+def _scheduler(given: Any, behaviour: Behaviour, monitor_of_optimizer: str | None = None) -> Any:
+    settings = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
+    if "scheduler" not in settings:
         return settings
-
-    def without_frequency(self, settings: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in settings.items() if name != "frequency"}
-
-    def scheduler(self, given: Any, monitor_of_optimizer: str | None = None) -> Any:
-        settings = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
-        if "scheduler" not in settings:
-            return settings
-        scheduler = settings["scheduler"]
-        takes_value = isinstance(scheduler, ReduceLROnPlateau)
-        takes_value |= self._asks_settings and bool(settings.get("reduce_on_plateau"))
-        monitor = settings.pop("monitor", None) or monitor_of_optimizer or self._default_monitor
-        for name in _OF_EARLIER_SCHEDULERS:
-            settings.pop(name, None)
-        if not takes_value:
-            return settings
+    default_monitor = "val_loss" if behaviour.since < _FIRST_WITHOUT_DEFAULT_MONITOR else None
+    monitor = settings.pop("monitor", None) or monitor_of_optimizer or default_monitor
+    on_plateau, _ = settings.pop("reduce_on_plateau", False), settings.pop("opt_idx", None)
+    on_plateau = on_plateau and behaviour.since >= _FIRST_THAT_ASKS_SETTINGS
+    if on_plateau or isinstance(settings["scheduler"], ReduceLROnPlateau):
         return {**settings, "monitor": monitor, "reduce_on_plateau": True}
+    return settings
 
 
 class Amp:
@@ -314,17 +289,16 @@ def configure_apex(run: Run, optimization: ConfiguredOptimizers) -> None:
     if override is None or not is_under_autocast(run.strategy):
         return
     level = getattr(run.trainer, "amp_level", None) or "O1"
-    returned = override(Amp(), run.module, optimization.optimizers, level)
+    own, num_optimizers = run.module, len(optimization.optimizers)
+    returned = override(Amp(), own, optimization.optimizers, level)
     model, of_model = returned if isinstance(returned, tuple) and len(returned) == 2 else (None, None)
     optimizers: list[Any] = list(of_model) if isinstance(of_model, list | tuple) else [of_model]
-    num_optimizers = len(optimization.optimizers)
-    if (
-        model is not run.module
-        or len(optimizers) != num_optimizers
-        or not all(isinstance(one, Optimizer) for one in optimizers)
-    ):
-        rule = f"the module itself and its optimizers ({num_optimizers})"
-        where = f"{type(run.module).__qualname__}.configure_apex"
+    are_optimizers = len(optimizers) == num_optimizers and all(isinstance(one, Optimizer) for one in optimizers)
+    if model is not own or not are_optimizers:
+        rule, where = (
+            f"the module itself and its optimizers ({num_optimizers})",
+            f"{type(own).__qualname__}.configure_apex",
+        )
         action = "Return what `amp.initialize(model, optimizers)` returned."
         raise TypeError(must_be("return value", rule, returned, where, action))
     optimization.take(optimizers)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, cast
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, cast
 
-import attrs
 import torch
 from torch import Tensor
 
@@ -65,7 +65,7 @@ def adapt_outputs(run: Run, read_returned: ReadReturned | None = None) -> None:
         hooks.wrap("on_train_batch_end", partial(_showing_metrics, run=run))
     for stage in _EVALUATIONS:
         if getattr(hooks, f"{stage}_epoch_end") is not None:
-            EvaluationOutputs(run, stage)
+            keep_evaluation_outputs(run, stage)
         elif logs:
             hooks.wrap(f"{stage}_step", log)
     if hooks.takes("on_predict_epoch_end", "outputs"):
@@ -104,8 +104,7 @@ def keep_epoch_outputs(run: Run, num_optimizers: int, progress: FitProgress) -> 
     hooks.wrap("on_train_epoch_end", ending)
 
 
-@attrs.frozen
-class StepOutput:
+class StepOutput(NamedTuple):
     """The value that one step of a training epoch returned: of which batch, split and optimizer it is."""
 
     batch_idx: int
@@ -155,11 +154,7 @@ class TrainingOutputs:
                 "epoch. Return tensors, numbers, strings, and lists, tuples and dictionaries of them."
             )
             return {"not_saved": types}
-        steps = []
-        for step in self._steps:
-            value, were_elsewhere = saved(step.value)
-            steps.append([step.batch_idx, step.split_idx, step.optimizer_idx, value, were_elsewhere])
-        return {"steps": steps}
+        return {"steps": [[*place, *saved(value)] for *place, value in self._steps]}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Restore the outputs inside an epoch.
@@ -173,33 +168,23 @@ class TrainingOutputs:
             action = "Resume from a checkpoint that was saved at an epoch's end."
             raise ValueError(must_be("checkpoint", rule, sorted(state or ()), f"{self._name}, fit", action))
         self.reset()
-        for batch_idx, split_idx, optimizer_idx, value, were_elsewhere in state["steps"]:
-            value = restored(value, were_elsewhere, self._device)
-            self._steps.append(StepOutput(batch_idx, split_idx, optimizer_idx, value))
+        for *place, value, were_elsewhere in state["steps"]:
+            self._steps.append(StepOutput(*place, restored(value, were_elsewhere, self._device)))
 
     def _listening(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def kept_step(
-            batch: Any, batch_idx: int, optimizer_idx: int | None = None, *arguments: Any, **keywords: Any
-        ) -> Any:
-            if optimizer_idx is None:
-                outputs = step(batch, batch_idx, **keywords)
-            else:
-                outputs = step(batch, batch_idx, optimizer_idx, *arguments, **keywords)
-            self._keep(batch, batch_idx, optimizer_idx or 0, outputs)
+        def kept_step(batch: Any, batch_idx: int, *arguments: Any, **keywords: Any) -> Any:
+            outputs = step(batch, batch_idx, *arguments, **keywords)
+            self._keep(batch, batch_idx, arguments[0] if arguments else 0, outputs)
             return outputs
 
         return kept_step
 
     def _keep(self, batch: Any, batch_idx: int, optimizer_idx: int, outputs: Any) -> None:
         latest_batch_idx, split_idx = self._place
-        if batch_idx != latest_batch_idx:
-            split_idx = 0
-        elif batch is not self._split:
-            split_idx += 1
+        split_idx = 0 if batch_idx != latest_batch_idx else split_idx + (batch is not self._split)
         self._split, self._place = batch, (batch_idx, split_idx)
-        latest = self._steps[-1] if self._steps else None
         place = (batch_idx, split_idx, optimizer_idx)
-        if latest is not None and (latest.batch_idx, latest.split_idx, latest.optimizer_idx) == place:
+        if self._steps and self._steps[-1][:3] == place:
             self._steps.pop()  # evaluated again
         if outputs is not None:
             self._steps.append(StepOutput(*place, kept(self._item(outputs), on_cpu=self._on_cpu)))
@@ -223,33 +208,30 @@ def arranged(steps: list[StepOutput], num_optimizers: int, form: EpochOutputs) -
             item for each batch ("by_optimizer"), or for each batch with an item for each optimizer ("by_batch"). With
             one optimizer that level is left out. Where batches are split, an item is a list with what each split has.
     """
-    batches = [list(of_batch) for _, of_batch in groupby(steps, key=lambda step: step.batch_idx)]
     if form == "last_optimizer":
-        return [of_batch[-1].value for of_batch in batches]
+        return [of_batch[-1].value for of_batch in _grouped(steps, "batch_idx")]
     is_split = any(step.split_idx for step in steps)
-    if num_optimizers > 1 and form == "by_optimizer":
-        return [_by_batch(_of_optimizer(batches, idx), is_split, False) for idx in range(num_optimizers)]
-    return _by_batch(batches, is_split, num_optimizers > 1)
+    if num_optimizers == 1 or form != "by_optimizer":
+        return _by_batch(steps, is_split, num_optimizers > 1)
+    of_optimizers = ([step for step in steps if step.optimizer_idx == idx] for idx in range(num_optimizers))
+    return [_by_batch(own, is_split, False) for own in of_optimizers]
 
 
-def _of_optimizer(batches: list[list[StepOutput]], optimizer_idx: int) -> list[list[StepOutput]]:
-    own = [[step for step in of_batch if step.optimizer_idx == optimizer_idx] for of_batch in batches]
-    return [of_batch for of_batch in own if of_batch]
-
-
-def _by_batch(batches: list[list[StepOutput]], is_split: bool, has_several: bool) -> list[Any]:
-    arranged: list[Any] = []
-    for of_batch in batches:
-        splits = [
-            [step.value for step in of_split] for _, of_split in groupby(of_batch, key=lambda step: step.split_idx)
-        ]
+def _by_batch(steps: list[StepOutput], is_split: bool, has_several: bool) -> list[Any]:
+    items: list[Any] = []
+    for of_batch in _grouped(steps, "batch_idx"):
+        splits = [[step.value for step in of_split] for of_split in _grouped(of_batch, "split_idx")]
         of_splits = splits if has_several else [of_split[0] for of_split in splits]
-        arranged.append(of_splits if is_split else of_splits[0])
-    return arranged
+        items.append(of_splits if is_split else of_splits[0])
+    return items
 
 
-class EvaluationOutputs:
-    """The outputs of the steps of an evaluation, for its epoch-end hook.
+def _grouped(steps: list[StepOutput], name: str) -> list[list[StepOutput]]:
+    return [list(group) for _, group in groupby(steps, key=attrgetter(name))]
+
+
+def keep_evaluation_outputs(run: Run, stage: str) -> None:
+    """Keep the outputs of the steps of an evaluation, for its epoch-end hook.
 
     That is a list for one loader and a list of lists for several; what the hook returns to be logged is logged. In a
     process that had no batch, where others did, it is left out: earlier eras gave each process some, and code that puts
@@ -259,54 +241,50 @@ class EvaluationOutputs:
         run: A run before its hooks of the stage are bound.
         stage: "validation" or "test".
     """
+    end: Callable[[list[Any]], Any] = getattr(run.hooks, f"{stage}_epoch_end")
+    on_cpu, outputs, num_steps = goes_to_cpu(run), list[list[Any]](), list[int]()
 
-    def __init__(self, run: Run, stage: str) -> None:
-        self._run = run
-        self._end: Callable[[list[Any]], Any] = getattr(run.hooks, f"{stage}_epoch_end")
-        self._on_cpu = goes_to_cpu(run)
-        self._outputs: list[list[Any]] = []
-        self._num_steps: list[int] = []
-        run.hooks.wrap(f"on_{stage}_epoch_start", self._starting)
-        run.hooks.wrap(f"{stage}_step", self._keeping)
-        run.hooks.wrap(f"on_{stage}_epoch_end", self._ending)
-
-    def _starting(self, epoch_start: Callable[[], None]) -> Callable[[], None]:
+    def starting(epoch_start: Callable[[], None]) -> Callable[[], None]:
         def started() -> None:
-            self._outputs = [[] for _ in range(self._run.num_loaders)]
-            self._num_steps = [0] * self._run.num_loaders
+            outputs[:] = [[] for _ in range(run.num_loaders)]
+            num_steps[:] = [0] * run.num_loaders
             epoch_start()
 
         return started
 
-    def _keeping(self, step: Callable[[Any, int, int], Any]) -> Callable[[Any, int, int], Any]:
+    def keeping(step: Callable[[Any, int, int], Any]) -> Callable[[Any, int, int], Any]:
         def kept_step(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
-            self._num_steps[dataloader_idx] += 1
+            num_steps[dataloader_idx] += 1
             returned = step(batch, batch_idx, dataloader_idx)
             if returned is not None:
-                self._outputs[dataloader_idx].append(kept(returned, on_cpu=self._on_cpu))
+                outputs[dataloader_idx].append(kept(returned, on_cpu=on_cpu))
             return returned
 
         return kept_step
 
-    def _ending(self, epoch_end: Callable[[], None]) -> Callable[[], None]:
+    def ending(epoch_end: Callable[[], None]) -> Callable[[], None]:
         def ended() -> None:
-            of_loaders, self._outputs = self._outputs, []  # what is handed on is the receiver's to keep
-            if any(self._num_steps) or self._run.strategy.world_size == 1:
+            of_loaders = [*outputs]  # what is handed on is the receiver's to keep
+            outputs.clear()
+            if any(num_steps) or run.strategy.world_size == 1:
                 try:
-                    returned = self._end(of_loaders[0] if len(of_loaders) == 1 else of_loaders)
-                    log_returned(self._run.metrics, returned)
+                    log_returned(run.metrics, end(of_loaders[0] if len(of_loaders) == 1 else of_loaders))
                 except Exception as error:
-                    if self._run.strategy.world_size > 1 and not all(self._num_steps):
+                    if run.strategy.world_size > 1 and not all(num_steps):
                         error.add_note(
-                            f"Loader {self._num_steps.index(0)} has fewer batches than there are processes, and none "
-                            "for this one: its list of outputs is empty. Give each loader a batch for every process, "
-                            "by a smaller batch size."
+                            f"Loader {num_steps.index(0)} has fewer batches than there are processes, and none for "
+                            "this one: its list of outputs is empty. Give each loader a batch for every process, by a "
+                            "smaller batch size."
                         )
                     raise
             del of_loaders
             epoch_end()
 
         return ended
+
+    run.hooks.wrap(f"on_{stage}_epoch_start", starting)
+    run.hooks.wrap(f"{stage}_step", keeping)
+    run.hooks.wrap(f"on_{stage}_epoch_end", ending)
 
 
 def goes_to_cpu(run: Run) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,34 +21,36 @@ _running: ContextVar[tuple[str, Callable[..., Any]] | None] = ContextVar("_runni
 """The name of the override that runs, and the strategy's own function."""
 
 
-class _Override(partial[Any]):
-    """An override of the module, as the value of a strategy's attribute; `own` is the value that it had before."""
+class _Override:
+    """An override of the module, as the value of a strategy's attribute; `own` is the value that it had before.
 
-    own: Callable[..., Any] | None
-    __qualname__: str
+    It gets the strategy's own function, which it may call while it runs, and what the override itself gets.
+    """
+
+    def __init__(self, name: str, call: Callable[..., Any], own: Callable[..., Any] | None) -> None:
+        self.__qualname__, self._call, self.own = name, call, own  # as errors about it call it
+
+    def __call__(self, default: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        token = _running.set((self.__qualname__, default))
+        try:
+            return self._call(*arguments, **keywords)
+        finally:
+            _running.reset(token)
 
 
-def _join(hooks: Hooks, strategy: Strategy, join: Callable[[], None], /, *, is_started_by_slurm: bool) -> None:
+def _join(hooks: Hooks, strategy: Strategy, *, is_started_by_slurm: bool) -> None:
     """Call `init_ddp_connection`; see `ParallelStrategy.join_processes`."""
     assert hooks.init_ddp_connection is not None
     takes = hooks.takes("init_ddp_connection", "is_slurm_managing_tasks")
     further = {"is_slurm_managing_tasks": is_started_by_slurm} if takes else {}
-    with _in_place_of("init_ddp_connection", join):
-        hooks.init_ddp_connection(strategy.global_rank, strategy.world_size, **further)
+    hooks.init_ddp_connection(strategy.global_rank, strategy.world_size, **further)
 
 
-def _wrap(hooks: Hooks, _: Strategy, wrap: Callable[[nn.Module], nn.Module], /, *arguments: Any) -> Any:
-    """Call `configure_ddp` with the module and the indexes of its devices; see `DDPStrategy.wrap_module`."""
-    assert hooks.configure_ddp is not None
-    with _in_place_of("configure_ddp", wrap):
-        return hooks.configure_ddp(*arguments)
-
-
-_PLACES: tuple[tuple[str, str, Callable[..., Any], str, str], ...] = (
-    ("init_ddp_connection", "join_processes", _join, "the processes are joined", "`backend` or `timeout`"),
-    ("configure_ddp", "wrap_module", _wrap, "the model is distributed", "`find_unused_parameters=True`"),
+_PLACES = (
+    ("init_ddp_connection", "join_processes", "the processes are joined", "`backend` or `timeout`"),
+    ("configure_ddp", "wrap_module", "the model is distributed", "`find_unused_parameters=True`"),
 )
-"""Overrides, the attribute of the strategy for each with what it gets, and words of the error where it has none."""
+"""Overrides, the attribute of the strategy for each, and words of the error where it has none."""
 
 
 def delegate(hooks: Hooks, strategy: Strategy) -> None:
@@ -69,24 +70,20 @@ def delegate(hooks: Hooks, strategy: Strategy) -> None:
     """
     if strategy.world_size == 1:
         return
-    for name, attribute, call, does, example in _PLACES:
+    for name, attribute, does, example in _PLACES:
         override = getattr(hooks, name)
-        if not hasattr(strategy, attribute):
-            if override is None:
-                continue
+        if hasattr(strategy, attribute):
+            own = getattr(strategy, attribute)
+            own = own.own if isinstance(own, _Override) else own
+            call = override if name == "configure_ddp" else partial(_join, hooks, strategy)
+            setattr(strategy, attribute, own if override is None else _Override(name, call, own))
+        elif override is not None:
             rule = f"left out with {type(strategy).__qualname__}, where {does} in another way"
             action = (
                 'Pass Trainer(strategy="ddp"), which calls it; or remove the method, and pass the strategy what it '
                 f"sets, such as {example}."
             )
             raise NotImplementedError(must_be(name, rule, "an override", "the module", action))
-        own = getattr(strategy, attribute)
-        own = own.own if isinstance(own, _Override) else own
-        if override is not None:
-            overriding = _Override(call, hooks, strategy)
-            overriding.__qualname__ = name  # as errors about it call it
-            overriding.own, own = own, overriding
-        setattr(strategy, attribute, own)
 
 
 def delegate_early(module: nn.Module, strategy: Strategy, trainer: object) -> None:
@@ -119,12 +116,3 @@ def default_of(name: str) -> Callable[..., Any] | None:
     """
     running = _running.get()
     return running[1] if running is not None and running[0] == name else None
-
-
-@contextmanager
-def _in_place_of(name: str, default: Callable[..., Any]) -> Iterator[None]:
-    token = _running.set((name, default))
-    try:
-        yield
-    finally:
-        _running.reset(token)

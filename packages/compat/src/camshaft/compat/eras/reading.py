@@ -9,7 +9,13 @@ from typing import Any
 
 import attrs
 
-from camshaft.compat.eras.evidence import calls_method, declared_function, logs_by_itself, returns_logs
+from camshaft.compat.eras.evidence import (
+    calls_method,
+    declared_function,
+    logs_by_itself,
+    returns_logs,
+    takes_optimizer_idx,
+)
 from camshaft.hooks_core import CATALOGUE, Catalogue, Fault, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import (
     CANONICAL_NAMES,
@@ -35,23 +41,15 @@ from camshaft.hooks_core.eras.hooks import (
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour, behaviour_of
 
 COULD_RETURN_LOGS = (
-    "training_step",
-    "training_step_end",
-    "training_end",
-    "training_epoch_end",
-    "validation_end",
-    "validation_epoch_end",
-    "test_end",
-    "test_epoch_end",
+    *("training_step", "training_step_end", "training_end", "training_epoch_end"),
+    *("validation_end", "validation_epoch_end", "test_end", "test_epoch_end"),
 )
 """Methods of a module whose return value was logged in 0.x."""
 
 _LOG_BY_THEMSELVES = ("training_step", "validation_step", "test_step", *COULD_RETURN_LOGS)
 
-_SINCE_0_9 = frozenset(
-    {"on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_validation_epoch_end"}
-)
-_SINCE_1_4 = frozenset({"on_before_backward", "on_before_optimizer_step"})
+_SINCE_0_9 = {"on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_validation_epoch_end"}
+_SINCE_1_4 = {"on_before_backward", "on_before_optimizer_step"}
 _REFUSED_BY_2 = frozenset({"training_epoch_end", "validation_epoch_end", "test_epoch_end"})
 """Hooks with which Lightning 2 refuses a module."""
 
@@ -188,11 +186,6 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue = CATALOGUE)
     return reading
 
 
-def is_of_today(receiver: object, spec: EraSpec, kind: Receiver) -> bool:
-    """Return whether a method is a hook of today that takes today's arguments."""
-    return _Method(receiver, spec, kind).arguments_of_today() is not None
-
-
 def in_era_of_module(readings: Sequence[EraReading]) -> list[EraReading]:
     """Return the readings, where those that do not declare their era share the module's if that is an earlier one.
 
@@ -204,11 +197,16 @@ def in_era_of_module(readings: Sequence[EraReading]) -> list[EraReading]:
     version = next((one.version for one in readings if one.kind is Receiver.MODULE), None)
     if version is None:
         return list(readings)
-    own = [one.as_earlier or one for one in readings]
-    return [
-        one if one.is_of_today or one.is_declared or one.kind is Receiver.MODULE else _moved(one, version)
-        for one in own
-    ]
+    era, moved = behaviour_of(version).era, []
+    for reading in [one.as_earlier or one for one in readings]:
+        if not (reading.is_of_today or reading.is_declared or reading.kind is Receiver.MODULE):
+            methods = {
+                name: attrs.evolve(one, moments=EARLIER_HOOKS[name].moments_in(era, version)) if one.moments else one
+                for name, one in reading.methods.items()
+            }
+            reading = attrs.evolve(reading, version=version, methods=methods)
+        moved.append(reading)
+    return moved
 
 
 def conflicts(receiver: object, reading: EraReading) -> list[Fault]:
@@ -230,16 +228,6 @@ def conflicts(receiver: object, reading: EraReading) -> list[Fault]:
     ]
 
 
-def _moved(reading: EraReading, version: str) -> EraReading:
-    """Return a reading with its methods at the moments of a version."""
-    era = behaviour_of(version).era
-    methods = {
-        name: attrs.evolve(method, moments=EARLIER_HOOKS[name].moments_in(era, version)) if method.moments else method
-        for name, method in reading.methods.items()
-    }
-    return attrs.evolve(reading, version=version, methods=methods)
-
-
 @attrs.frozen(slots=False)  # for the cached property
 class _Method:
     """A method of a receiver under the name of a hook."""
@@ -254,15 +242,11 @@ class _Method:
         assert function is not None
         return function
 
-    def arguments_in(self, era: str | None) -> tuple[Argument, ...] | None:
-        """Return the arguments that it takes of those of an era, None being today's; None if they do not fill it."""
-        return fit_in(self.function, self.spec, self.kind, era)
-
     def arguments_of_today(self) -> tuple[Argument, ...] | None:
         """Return the arguments of a hook of today; None if it is none, or would lack the closure that an era gives."""
         if not self.spec.is_current:
             return None
-        arguments = self.arguments_in(None)
+        arguments = fit_in(self.function, self.spec, self.kind, None)
         if self.spec.name != _STEP or arguments is None or _gets_closure(arguments):
             return arguments
         return None if any(map(_gets_closure, self.fits.values())) else arguments
@@ -277,11 +261,6 @@ class _Method:
         """Return how many of its parameters have names that the hook's arguments have in an era."""
         names = {*arguments_of(self.spec.as_in(era), self.kind), *self.spec.optional_in(era)}
         return len(parameter_names(self.function) & names)
-
-    @property
-    def has_names_of_0_x(self) -> bool:
-        """True if an argument has a name that was given up in 0.x."""
-        return not _NAMES_OF_0_X.isdisjoint(parameter_names(self.function))
 
     @property
     def is_of_2_alone(self) -> bool:
@@ -309,12 +288,26 @@ class _Method:
         arguments = fitting[best]
         if fitting.get(era) == arguments:
             best = era
-        if spec.is_current:
-            of_today = self.arguments_of_today()
-            if of_today is not None and not self._means_otherwise(best, era, of_today, arguments):
-                return None
+        of_today = self.arguments_of_today()
+        if of_today is not None and not self._means_otherwise(best, era, of_today, arguments):
+            return None
+        of_one = arguments
+        if spec.kind == "step" and spec.name != "predict_step":  # all others got the index of a single loader, too
+            of_one = for_one_loader(self.function, spec.as_in(best), self.kind, arguments)
         moments = () if spec.is_current else spec.moments_in(era, version)
-        return _reading_in(self.function, spec, self.kind, best, arguments, moments)
+        place = [*EARLIER_HOOKS].index(spec.name) + 1 if moments else 0
+        taken = {argument.source for argument in arguments}
+        return EraMethod(
+            hook=spec.as_in(best),
+            arguments=arguments,
+            arguments_of_one_loader=of_one,
+            moments=moments,
+            place=place - len(EARLIER_HOOKS) - 1 if spec.precedes else place,
+            condition=spec.condition,
+            fixed={name: value for name, value in spec.fixed.items() if name in taken},
+            era=best,
+            spec=spec,
+        )
 
     def _means_otherwise(
         self, best: str, era: str, of_today: tuple[Argument, ...], of_era: tuple[Argument, ...]
@@ -327,42 +320,6 @@ class _Method:
         if num_of_era != num_of_today or best != era or self.spec.kind == "step":
             return num_of_era > num_of_today
         return of_era[: len(of_today)] != of_today
-
-
-def _reading_in(
-    method: Callable[..., Any],
-    spec: EraSpec,
-    kind: Receiver,
-    era: str,
-    arguments: tuple[Argument, ...],
-    moments: tuple[str, ...],
-) -> EraMethod:
-    """Return how a method is called as a hook of an earlier era, with arguments that `bind_in` returned.
-
-    Args:
-        method: The method.
-        spec: The hook.
-        kind: The kind of receiver that the method belongs to.
-        era: The era.
-        arguments: The arguments.
-        moments: The hooks it maps to.
-    """
-    of_one = arguments
-    if spec.kind == "step" and spec.name != "predict_step":  # all others got the index of a single loader, too
-        of_one = for_one_loader(method, spec.as_in(era), kind, arguments)
-    place = [*EARLIER_HOOKS].index(spec.name) + 1 if moments else 0
-    taken = {argument.source for argument in arguments}
-    return EraMethod(
-        hook=spec.as_in(era),
-        arguments=arguments,
-        arguments_of_one_loader=of_one,
-        moments=moments,
-        place=place - len(EARLIER_HOOKS) - 1 if spec.precedes else place,
-        condition=spec.condition,
-        fixed={name: value for name, value in spec.fixed.items() if name in taken},
-        era=era,
-        spec=spec,
-    )
 
 
 def _todays_name(name: str) -> str:
@@ -402,13 +359,14 @@ def _is_for_lightning_2(receiver: object, evidence: Sequence[_Method], methods: 
     Events and what is only shown are left-overs. With what computes something (`training_step_end`, returned logs) or
     has arguments by names of 0.x, the class has to have something that no earlier release would have called.
     """
-    if _takes_optimizer_idx(receiver):
+    if takes_optimizer_idx(receiver):
         return False
     if any(method.spec.is_current or method.spec.name in _REFUSED_BY_2 for method in evidence):
         return False
     specs = [method.spec for method in evidence]
     computes = any(spec.kind == "override" or (spec.kind, spec.stage) == ("provide", "data") for spec in specs)
-    if logs or computes or any(method.has_names_of_0_x for method in methods):
+    has_names_of_0_x = any(not _NAMES_OF_0_X.isdisjoint(parameter_names(method.function)) for method in methods)
+    if logs or computes or has_names_of_0_x:
         return any(method.is_of_2_alone for method in methods)
     return True
 
@@ -429,12 +387,7 @@ def _release(era: str, receiver: object, kind: Receiver, hooks: Iterable[str]) -
 
 def _is_told_index_by_hand(receiver: object) -> bool:
     """Return whether a module optimizes by hand with a step that takes `optimizer_idx`, which later releases refuse."""
-    return _takes_optimizer_idx(receiver) and getattr(receiver, "automatic_optimization", True) is False
-
-
-def _takes_optimizer_idx(receiver: object) -> bool:
-    step = implementation(receiver, "training_step")
-    return step is not None and "optimizer_idx" in parameter_names(step)
+    return takes_optimizer_idx(receiver) and getattr(receiver, "automatic_optimization", True) is False
 
 
 def _logs_by_itself(receiver: object, kind: Receiver) -> bool:
@@ -462,100 +415,75 @@ def _contradictions(receiver: object, reading: EraReading) -> Iterator[_Contradi
     step = implementation(receiver, _STEP) if reading.kind is Receiver.MODULE else None
     if step is None:
         return
-    yield from [*_order(receiver, step, reading)] or [*_closure(step, reading)]
-    yield from _within_update(receiver, reading)
-    yield from _zeroes_twice(receiver, step, reading)
+    method, follows, era = reading.methods.get(_STEP), reading.behaviour.steps_after_backward, f"era {reading.version}"
+    if method is None and follows and _takes_todays_closure(receiver, step, reading.kind):
+        yield (
+            _STEP,
+            "its arguments are those of era 2.x, whose closure runs training_step and backward, but the class is "
+            f"one of {era}, where backward has run by then. Take (epoch, batch_idx, optimizer, optimizer_idx, "
+            "second_order_closure), or declare the release that it was written for as `hook_era`.",
+        )
+    elif method is None:
+        pass
+    elif not reading.is_declared and behaviour_of(method.era).steps_after_backward != follows:
+        first, then = ("before it", "in its closure") if not follows else ("in its closure", "before it")
+        yield (
+            _STEP,
+            f"it is one of era {method.era}, where backward runs {first}, but other hooks of the class are of {era}, "
+            f"where backward runs {then}. Declare the release that it was written for as `hook_era`.",
+        )
+    elif not follows and (name := _unused_closure(step, method.arguments)) is not None:
+        yield (
+            _STEP,
+            f"it leaves `{name}` alone, which runs training_step and backward in {era}, so nothing would be learned. "
+            f'Call `optimizer.step(closure={name})`, or declare `hook_era = "0.9"` if it was written for a release '
+            "where backward had run by then.",
+        )
+    for name in _WITHIN_UPDATE if follows and method is not None else ():
+        if implementation(receiver, name) is not None:
+            yield (
+                name,
+                f"it is a part of the update of later releases, but the class has an `{_STEP}` of {era}, which follows "
+                f"backward and is the whole update. Do this in `{_STEP}`.",
+            )
+    decides = follows and behaviour_of("0.8").since > reading.behaviour.since
+    if decides and calls_method(step, "zero_grad") and implementation(receiver, _ZERO_GRAD) is not None:
+        yield (
+            _ZERO_GRAD,
+            f"{era} does not have it, and the class's `{_STEP}` zeroes gradients by itself. Call it from there under "
+            'another name, or declare `hook_era = "0.8"`, which calls both.',
+        )
 
 
 def _declared_for_today(receiver: object, reading: EraReading) -> Iterator[_Contradiction]:
-    declared = getattr(receiver, "hook_era", None)
     for name, method in reading.methods.items():
         spec = method.spec
         eras = ", ".join(era for era in spec.eras if not spec.is_current or era not in ("2.0", "2.x"))
         what = "this hook" if not spec.is_current else "this signature of it"
         yield (
             name,
-            f"`hook_era` says {declared!r}, but {what} belongs to the eras {eras}. Declare the release that it was "
-            "written for, or mark it with `@not_a_hook` if it is a method of your own.",
+            f"`hook_era` says {getattr(receiver, 'hook_era', None)!r}, but {what} belongs to the eras {eras}. Declare "
+            "the release that it was written for, or mark it with `@not_a_hook` if it is a method of your own.",
         )
 
 
-def _order(receiver: object, step: Callable[..., Any], reading: EraReading) -> Iterator[_Contradiction]:
-    """Report an `optimizer_step` of an era with another order than the class's."""
-    spec = in_eras(CATALOGUE[_STEP])
-    follows = reading.behaviour.steps_after_backward
-    method = reading.methods.get(_STEP)
-    if method is None:
-        if follows and is_of_today(receiver, spec, reading.kind) and _takes_todays_closure(step, spec):
-            yield (
-                _STEP,
-                "its arguments are those of era 2.x, whose closure runs training_step and backward, but the class is "
-                f"one of era {reading.version}, where backward has run by then. Take (epoch, batch_idx, optimizer, "
-                "optimizer_idx, second_order_closure), or declare the release that it was written for as `hook_era`.",
-            )
-    elif not reading.is_declared and behaviour_of(method.era).steps_after_backward != follows:
-        first, then = ("before it", "in its closure") if not follows else ("in its closure", "before it")
-        yield (
-            _STEP,
-            f"it is one of era {method.era}, where backward runs {first}, but other hooks of the class are of era "
-            f"{reading.version}, where backward runs {then}. Declare the release that it was written for as "
-            "`hook_era`.",
-        )
-
-
-def _closure(step: Callable[..., Any], reading: EraReading) -> Iterator[_Contradiction]:
-    """Report an `optimizer_step` that steps without its closure, which computes the gradients."""
-    method = reading.methods.get(_STEP)
-    if reading.behaviour.steps_after_backward or method is None:
-        return
-    name = _closure_name(step, method.arguments)
-    if name is None or uses_parameter(step, name) or not calls_method(step, "step"):
-        return  # who does not step either leaves batches out, which some releases allowed
-    yield (
-        _STEP,
-        f"it leaves `{name}` alone, which runs training_step and backward in era {reading.version}, so nothing would "
-        f'be learned. Call `optimizer.step(closure={name})`, or declare `hook_era = "0.9"` if it was written for a '
-        "release where backward had run by then.",
-    )
-
-
-def _within_update(receiver: object, reading: EraReading) -> Iterator[_Contradiction]:
-    if not reading.behaviour.steps_after_backward or _STEP not in reading.methods:
-        return
-    for name in _WITHIN_UPDATE:
-        if implementation(receiver, name) is not None:
-            yield (
-                name,
-                f"it is a part of the update of later releases, but the class has an `{_STEP}` of era "
-                f"{reading.version}, which follows backward and is the whole update. Do this in `{_STEP}`.",
-            )
-
-
-def _zeroes_twice(receiver: object, step: Callable[..., Any], reading: EraReading) -> Iterator[_Contradiction]:
-    """Report an `optimizer_step` that zeroes gradients beside a hook that zeroes them."""
-    decides = reading.behaviour.steps_after_backward and behaviour_of("0.8").since > reading.behaviour.since
-    if decides and calls_method(step, "zero_grad") and implementation(receiver, _ZERO_GRAD) is not None:
-        yield (
-            _ZERO_GRAD,
-            f"era {reading.version} does not have it, and the class's `{_STEP}` zeroes gradients by itself. Call it "
-            f'from there under another name, or declare `hook_era = "0.8"`, which calls both.',
-        )
-
-
-def _closure_name(step: Callable[..., Any], arguments: tuple[Argument, ...]) -> str | None:
-    """Return a method's name for its closure; None if it takes none under a name of its own."""
+def _unused_closure(step: Callable[..., Any], arguments: tuple[Argument, ...]) -> str | None:
+    """Return the name of the closure of an `optimizer_step` that steps without it; None if it takes it, or does not
+    step either and leaves batches out, which some releases allowed."""
     parameters = list(inspect.signature(step).parameters.values())
-    if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return None
-    for position, argument in enumerate(arguments):
-        if argument.source == _CLOSURE:
-            return argument.keyword or parameters[position].name
-    return None
+    found = [
+        argument.keyword or parameters[position].name
+        for position, argument in enumerate(arguments)
+        if argument.source == _CLOSURE
+    ]
+    return found[0] if found and not uses_parameter(step, found[0]) and calls_method(step, "step") else None
 
 
-def _takes_todays_closure(step: Callable[..., Any], spec: HookSpec) -> bool:
-    """Return whether a method takes the closure of today, by its name or its place."""
-    parameters = list(inspect.signature(step).parameters.values())
-    if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
-        return False
-    return len(parameters) >= len(spec.parameters) or any(one.name == _CLOSURE for one in parameters)
+def _takes_todays_closure(receiver: object, step: Callable[..., Any], kind: Receiver) -> bool:
+    """Return whether a method takes the arguments of today, and among them the closure, by its name or its place."""
+    spec, parameters = in_eras(CATALOGUE[_STEP]), inspect.signature(step).parameters
+    has_closure = len(parameters) >= len(spec.parameters) or _CLOSURE in parameters
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+    return has_closure and not takes_any and _Method(receiver, spec, kind).arguments_of_today() is not None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from camshaft.hooks_core.dispatch.binding import parameter_names
-from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.compat.eras.evidence import takes_optimizer_idx
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import Run
@@ -53,8 +52,7 @@ def may_log_with_other_options(run: Run) -> bool:
     """Return whether the release of a run's module may have let each call of `log` have other options."""
     reading = _reading_of_module(run)
     if reading is None:  # all of 1.x had the argument, which alone does not tell the release
-        step = implementation(run.module, "training_step")
-        return step is not None and "optimizer_idx" in parameter_names(step)
+        return takes_optimizer_idx(run.module)
     return reading.version == "1.x" or release_of(run) < REFUSES_OTHER_OPTIONS
 
 

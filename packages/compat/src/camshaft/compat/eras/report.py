@@ -152,9 +152,8 @@ def _standing(reading: EraReading) -> str:
     kind = kind_in_words(reading.kind)
     if reading.is_of_today:
         return f"is a {kind} of today; these of its hooks are of an earlier era, and are called as there:"
-    if reading.is_declared:
-        return f"is declared to be a {kind} of era {reading.version}. What is called as there:"
-    return f"is taken for a {kind} of era {reading.version}. What is called as there:"
+    taken = "declared to be" if reading.is_declared else "taken for"
+    return f"is {taken} a {kind} of era {reading.version}. What is called as there:"
 
 
 def _method(klass: type, spec: EraSpec, reading: EraReading, faulty: set[str]) -> HookMethod:
@@ -166,12 +165,6 @@ def _method(klass: type, spec: EraSpec, reading: EraReading, faulty: set[str]) -
             method = attrs.evolve(method, era=reading.behaviour.era)
     if method is None or spec.name in faulty:
         return HookMethod(spec.name, eras)
-    when = moment_of(method, reading.behaviour)
-    return inspection.called(method, eras, when, _contract(spec, reading))
-
-
-def _contract(spec: EraSpec, reading: EraReading) -> str:
-    """Return what becomes of a hook's return value in the class's era."""
-    if spec.kind == "step" and reading.returns_logs:
-        return f"{spec.returns}; `log` and `progress_bar` in a dictionary are logged"
-    return spec.returns
+    logs = "; `log` and `progress_bar` in a dictionary are logged" if reading.returns_logs else ""
+    returns = spec.returns + (logs if spec.kind == "step" else "")
+    return inspection.called(method, eras, moment_of(method, reading.behaviour), returns)

@@ -38,9 +38,6 @@ class NoOptimizer(Optimizer):
         super().__init__([torch.zeros(1)], {})
         self.param_groups.clear()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing."""
-
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Evaluate the closure."""
         return None if closure is None else closure()
@@ -63,9 +60,10 @@ def update_class(behaviour: Behaviour, optimizer: Optimizer, *, has_owner: bool)
     """
     if behaviour.steps_after_backward:
         return UpdateAfterBackward
-    if behaviour.era != "1.x" and not isinstance(optimizer, NoOptimizer):
+    is_none = isinstance(optimizer, NoOptimizer)
+    if behaviour.era != "1.x" and not is_none:
         return ClosureUpdate if has_owner else OptimizerUpdate
-    if behaviour.since < COUNTS_UPDATES or isinstance(optimizer, NoOptimizer):
+    if behaviour.since < COUNTS_UPDATES or is_none:
         return CountedClosureUpdate if has_owner else CountedUpdate
     return SkippableUpdate if has_owner else OptimizerUpdate
 
@@ -204,23 +202,24 @@ class UpdateAfterBackward(ClosureUpdate):
             self.zeroing.close()
 
     def _update(self, batch: Any, batch_idx: int, had_gradients: bool) -> None:
-        closure = SecondOrderClosure(
-            evaluate=lambda: self._evaluate_once_more(batch, batch_idx, had_gradients),
-            step=lambda closure: self._step_by_default(batch_idx, closure),
-        )
+        evaluate = partial(self._evaluate_once_more, batch, batch_idx, had_gradients)
+        # called by a default of `optimizer_step`, in place of `optimizer.step(closure)`
+        step_by_default = partial(self._step_by_default, batch_idx, evaluate)
+        closure: Any = partial(evaluate)
+        closure.step_by_default = step_by_default
         if self._own_step is not None:
             self.preparation.run()
             self._own_step(self._context.progress.current_epoch, batch_idx, self.optimizer, closure)
         else:
             if self.preparation.is_needed and not self._evaluates_loss:
                 self.preparation.run()
-            closure.step_by_default()
+            step_by_default()
         if self._step_zeroes:
             self.holds_gradients = self._has_gradients()
         elif self.zeroing.is_last:
             self.zeroing.run(batch_idx)
 
-    def _step_by_default(self, batch_idx: int, closure: SecondOrderClosure) -> None:
+    def _step_by_default(self, batch_idx: int, closure: Callable[[], Any]) -> None:
         """Run the default of `optimizer_step`."""
         if self._evaluates_loss:
             self._step(self.optimizer, closure)
@@ -246,27 +245,6 @@ class UpdateAfterBackward(ClosureUpdate):
     def _has_gradients(self) -> bool:
         groups = self.optimizer.param_groups
         return any(parameter.grad is not None for group in groups for parameter in group["params"])
-
-
-class SecondOrderClosure:
-    """The closure of `optimizer_step` in 0.x, which computes loss and gradients once more.
-
-    Args:
-        evaluate: Does so.
-        step: The default of `optimizer_step`; it gets the closure.
-    """
-
-    def __init__(self, evaluate: Callable[[], Any], step: Callable[[SecondOrderClosure], None]) -> None:
-        self._evaluate = evaluate
-        self._step = step
-
-    def __call__(self) -> Any:
-        """Compute the loss and its gradients. Returns the loss."""
-        return self._evaluate()
-
-    def step_by_default(self) -> None:
-        """Do what `optimizer_step` does unless it is overridden, for an override that calls that."""
-        self._step(self)
 
 
 class BatchCountedPerOptimizerOptimization(PerOptimizerOptimization):
@@ -426,10 +404,9 @@ def toggle_of(module: nn.Module, optimizers: Sequence[Optimizer]) -> OptimizerTo
 def _by_name(method: Callable[..., Any], provided: Sequence[str]) -> Callable[..., Any]:
     """Return a method that takes all these arguments by name and passes on those that its signature asks for."""
     arguments = bind(method, provided)
-    positional = [argument.source for argument in arguments if argument.keyword is None]
-    by_keyword = {argument.keyword: argument.source for argument in arguments if argument.keyword is not None}
 
     def call(**values: Any) -> Any:
-        return method(*(values[name] for name in positional), **{key: values[name] for key, name in by_keyword.items()})
+        positional = [values[one.source] for one in arguments if one.keyword is None]
+        return method(*positional, **{one.keyword: values[one.source] for one in arguments if one.keyword is not None})
 
     return call
