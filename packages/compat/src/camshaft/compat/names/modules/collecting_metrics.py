@@ -191,7 +191,7 @@ class _Collecting(Metric):
 
 
 def _collecting(name: str, function: Callable[..., Any], *positional: str) -> Any:
-    body = {"function": staticmethod(function), "positional": positional, "__stands_for__": (), "__module__": __name__}
+    body = {"function": staticmethod(function), "positional": positional, "__module__": __name__}
     return StandIn(name, (_Collecting,), {**body, "__doc__": f"`{name}` over all batches; see the function."})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torchmetrics
@@ -86,8 +86,6 @@ class Metric(_OnStep, metaclass=StandIn):
         kwargs: Arguments of `torchmetrics.Metric`, and `name`.
     """
 
-    __stands_for__: ClassVar[type] = torchmetrics.Metric
-
     def __init__(self, compute_on_step: bool | str | None = True, *args: Any, **kwargs: Any) -> None:
         name = kwargs.pop("name", compute_on_step if isinstance(compute_on_step, str) else None)
         kwargs.update(zip(("dist_sync_on_step", "process_group", "dist_sync_fn"), args, strict=False))
@@ -151,14 +149,13 @@ class Accuracy(Metric):
         return self.correct.float() / self.total
 
 
-def _metric_of_values(name: str, base: type, *positional: str, is_stand_in: bool = True, **settings: Any) -> Any:
+def _metric_of_values(name: str, base: type, *positional: str, **settings: Any) -> Any:
     """Return a subclass of a metric of torchmetrics that takes the arguments of `Metric` by keyword.
 
     Args:
         name: Its name.
         base: The metric.
         positional: Arguments that may be passed by position; `num_outputs` is left out, as torchmetrics counts them.
-        is_stand_in: Whether the metric's instances are those of the class as well.
         settings: Arguments of the metric.
     """
 
@@ -171,16 +168,16 @@ def _metric_of_values(name: str, base: type, *positional: str, is_stand_in: bool
         base.__init__(self, **settings, **earlier_arguments(name, given))  # type: ignore[misc]
         self.compute_on_step = computes
 
-    body = {"__init__": init, "__stands_for__": base if is_stand_in else (), "__module__": __name__}
+    body = {"__init__": init, "__module__": __name__}
     return StandIn(
         name, (_OnStep, base), {**body, "__doc__": f"`torchmetrics.{base.__name__}` with earlier arguments."}
     )
 
 
 MeanSquaredError = _metric_of_values("MeanSquaredError", torchmetrics.MeanSquaredError)
-RMSE = _metric_of_values("RMSE", torchmetrics.MeanSquaredError, is_stand_in=False, squared=False)
+RMSE = _metric_of_values("RMSE", torchmetrics.MeanSquaredError, squared=False)
 MeanAbsoluteError = _metric_of_values("MeanAbsoluteError", torchmetrics.MeanAbsoluteError)
 ExplainedVariance = _metric_of_values("ExplainedVariance", torchmetrics.ExplainedVariance, "multioutput")
 R2Score = _metric_of_values("R2Score", torchmetrics.R2Score, "num_outputs", "adjusted", "multioutput")
-SSIM = _metric_of_values("SSIM", StructuralSimilarityIndexMeasure, is_stand_in=False)
-PSNR = _metric_of_values("PSNR", PeakSignalNoiseRatio, "data_range", is_stand_in=False)
+SSIM = _metric_of_values("SSIM", StructuralSimilarityIndexMeasure)
+PSNR = _metric_of_values("PSNR", PeakSignalNoiseRatio, "data_range")

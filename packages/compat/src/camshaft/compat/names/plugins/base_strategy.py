@@ -588,7 +588,6 @@ class SingleDeviceStrategy(Strategy, _SingleDeviceStrategy):
         ValueError, RuntimeError: As today.
     """
 
-    __stands_for__: ClassVar[type] = _SingleDeviceStrategy
     of_trainer: ClassVar[Sequence[str]] = ("precision",)
     strategy_name: Any = "single_device"
 

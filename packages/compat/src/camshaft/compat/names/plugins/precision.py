@@ -60,7 +60,6 @@ class Precision(_Precision, metaclass=_Plugin):
         *args, **kwargs: As in the class that a subclass derives from.
     """
 
-    __stands_for__: ClassVar[type] = _Precision
     is_plugin: ClassVar[bool] = True
     never_called: ClassVar[Sequence[str]] = (
         *("convert_output", "_after_closure", "_clip_gradients", "on_save_checkpoint", "on_load_checkpoint"),

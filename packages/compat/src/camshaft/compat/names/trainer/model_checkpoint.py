@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Callable
 from functools import partial
 from inspect import signature
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks.arguments import MissingMetricError
 from camshaft.callbacks.checkpoints.files import point_last_at
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument, same_as
+from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument
 from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import absolute, is_url, parent_of
@@ -24,18 +23,6 @@ from camshaft.hooks_core.support.remote_files import absolute, is_url, parent_of
 _CHECKPOINT = "ModelCheckpoint"
 _BEHIND_FILENAME = ("monitor", "verbose", "save_last", "save_top_k")  # of all releases since 1.2
 _EVERY_EPOCH = "{epoch}"
-_IN_HOOK = "Change the checkpoint in `on_save_checkpoint`, or override `_save_checkpoint`."
-_OWN_FOLDER = "Pass `dirpath`, or set `self.dirpath` in `setup`."
-_OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
-_UNCALLED = {
-    **dict.fromkeys(("_do_save", "_do_check_save", "save_checkpoint", "save_function"), _IN_HOOK),
-    "_find_last_checkpoints": "Pass the path as `ckpt_path`.",
-    "_ModelCheckpoint__init_ckpt_dir": _OWN_FOLDER,
-    "_ModelCheckpoint__warn_if_dir_not_empty": "Filter the warning where you look for it.",
-    "_ModelCheckpoint__init_monitor_mode": _OWN_ARGUMENTS,
-    "_ModelCheckpoint__init_triggers": _OWN_ARGUMENTS,
-    "_ModelCheckpoint__validate_init_configuration": _OWN_ARGUMENTS,
-}
 _WRITING_METHODS = (
     *("_save_checkpoint", "_save_topk_checkpoint", "_save_last_checkpoint", "_save_monitor_checkpoint"),
     *("_save_none_monitor_checkpoint", "_update_best_and_save"),
@@ -108,16 +95,8 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         ValueError: If it is not clear which direction is meant, or as `camshaft.callbacks.ModelCheckpoint`.
     """
 
-    __stands_for__: ClassVar[type] = _ModelCheckpoint
     CHECKPOINT_SLASH_CHAR: ClassVar[str] = "/"
-    _uncalled_methods: ClassVar[Mapping[str, str]] = _UNCALLED
 
-    _every_n_epochs: int = same_as("every_n_epochs")
-    _every_n_train_steps: int = same_as("every_n_train_steps")
-    _train_time_interval: timedelta | None = same_as("train_time_interval")
-    _save_on_train_epoch_end: bool | None = same_as("save_on_train_epoch_end")
-    _enable_version_counter: bool = same_as("enable_version_counter")
-    _defer_save_until_validation: bool = same_as("_is_deferred")
     _last_time_checked: float | None = None
     _last_checkpoint_saved: str = ""
     _saves_at_save_point: bool = False
