@@ -78,6 +78,12 @@ def same_as(name: str) -> Any:
     return property(attrgetter(name), lambda self, value: setattr(self, name, value), doc=doc)
 
 
+def settable(function: Any) -> Any:
+    """Decorate a method as a property that can be set; it reads what was set as the attribute `_name`."""
+    name = f"_{function.__name__}"
+    return property(function, lambda self, value: setattr(self, name, value), doc=function.__doc__)
+
+
 def add_fields(cls: type) -> None:
     """Give a callback's class, and its bases, what Lightning's class has: fields, and methods that are never called."""
     for klass in cls.__mro__:
