@@ -16,8 +16,7 @@ from torchmetrics.utilities import dim_zero_cat
 from camshaft.compat.names.modules import functional_metrics as functions
 from camshaft.compat.names.modules.functional_metrics import by_name, earlier_arguments
 from camshaft.compat.names.stand_ins import StandIn
-from camshaft.compat.names.utilities.collectives import sync_ddp_if_available
-from camshaft.compat.names.utilities.functions import apply_to_collection
+from camshaft.compat.names.utilities.functions import apply_to_collection, sync_ddp_if_available
 from camshaft.hooks_core.support.messages import must_be
 
 
