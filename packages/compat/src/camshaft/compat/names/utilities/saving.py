@@ -6,7 +6,7 @@ import ast
 import csv
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
@@ -135,7 +135,12 @@ def update_hparams(hparams: MutableMapping[str, Any], updates: Mapping[str, Any]
 
 
 def load_from_checkpoint(
-    cls: type, checkpoint_path: Any, map_location: Any = None, hparams_file: Any = None, strict: Any = None, **kwargs: Any
+    cls: type,
+    checkpoint_path: Any,
+    map_location: Any = None,
+    hparams_file: Any = None,
+    strict: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Build a module or a data module from a checkpoint, past an override of its `load_from_checkpoint`.
 
