@@ -17,7 +17,7 @@ from torch import nn
 from camshaft.compat.names.finder import counterpart_of, load
 from camshaft.compat.names.plugins import accelerators, environments
 from camshaft.compat.names.released import released, released_modules
-from camshaft.compat.names.utilities import model_functions, model_summaries, saving
+from camshaft.compat.names.utilities import functions, model_summaries, saving
 
 lightning = pytest.importorskip("lightning.pytorch")
 
@@ -90,7 +90,7 @@ def test_batch_sizes_are_found_alike(batch: Any) -> None:
         except Exception as error:
             return type(error).__name__
 
-    assert outcome(model_functions) == outcome(theirs("utilities.data"))
+    assert outcome(functions) == outcome(theirs("utilities.data"))
 
 
 def test_norms_are_alike() -> None:
@@ -98,7 +98,7 @@ def test_norms_are_alike() -> None:
     model[1].weight = model[0].weight
     model(torch.ones(2, 3)).sum().backward()
     for order in (1, 2, 3.5, "inf"):
-        ours = model_functions.grad_norm(model, order)
+        ours = functions.grad_norm(model, order)
         assert {name: float(norm) for name, norm in ours.items()} == {
             name: float(norm) for name, norm in theirs("utilities.grads").grad_norm(model, order).items()
         }

@@ -12,7 +12,6 @@ pytest.importorskip("torchmetrics")
 
 import torchmetrics
 
-import camshaft.compat.names.modules.collecting_metrics as collecting
 import camshaft.compat.names.modules.functional_metrics as functions
 import camshaft.compat.names.modules.metrics as metrics
 
@@ -73,11 +72,11 @@ def test_accuracy_takes_the_highest_scores_and_whole_samples() -> None:
 
 
 CLASSIFICATION = [
-    (collecting.Precision, functions.precision, "precision", {"average": "micro"}),
-    (collecting.Recall, functions.recall, "recall", {"average": "macro"}),
-    (collecting.F1, functions.f1, "f1_score", {"average": "micro"}),
-    (collecting.FBeta, functions.fbeta, "fbeta_score", {"beta": 0.5, "average": "micro"}),
-    (collecting.ConfusionMatrix, functions.confusion_matrix, "confusion_matrix", {"normalize": "true"}),
+    (metrics.Precision, functions.precision, "precision", {"average": "micro"}),
+    (metrics.Recall, functions.recall, "recall", {"average": "macro"}),
+    (metrics.F1, functions.f1, "f1_score", {"average": "micro"}),
+    (metrics.FBeta, functions.fbeta, "fbeta_score", {"beta": 0.5, "average": "micro"}),
+    (metrics.ConfusionMatrix, functions.confusion_matrix, "confusion_matrix", {"normalize": "true"}),
 ]
 
 
@@ -98,23 +97,23 @@ def test_labels_that_are_there_or_not_are_multilabel() -> None:
     expected = torchmetrics.functional.f1_score(
         preds, target, task="multilabel", num_labels=3, average="macro", threshold=0.3
     )
-    made = collecting.F1(3, multilabel=True, average="macro", threshold=0.3)
+    made = metrics.F1(3, multilabel=True, average="macro", threshold=0.3)
     assert torch.allclose(made(preds, target), expected)
 
 
 @pytest.mark.parametrize("name", ["Precision", "Recall", "F1", "FBeta"])
 def test_without_a_number_of_classes_the_task_has_to_be_told(name: str) -> None:
     with pytest.raises(ValueError, match=r"`num_classes` must be given.*Pass 1 "):
-        getattr(collecting, name)()
+        getattr(metrics, name)()
 
 
 def test_without_an_average_all_samples_count_alike_with_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"F1: without `average` .* as of 1\.0; in 0\.8 and 0\.9 it was the mean"):
-        assert collecting.F1(3)(tensor([0, 1, 1]), tensor([0, 1, 2])) == pytest.approx(2 / 3)
+        assert metrics.F1(3)(tensor([0, 1, 1]), tensor([0, 1, 2])) == pytest.approx(2 / 3)
 
 
 def test_a_class_that_is_absent_counts_as_0_in_the_mean_over_all_batches() -> None:
-    metric = collecting.Recall(4, average="macro")
+    metric = metrics.Recall(4, average="macro")
     assert metric(tensor([0, 1]), tensor([0, 1])) == 0.5
     metric.update(tensor([0, 2]), tensor([0, 0]))
     assert metric.compute() == pytest.approx((2 / 3 + 1) / 4)
@@ -123,13 +122,13 @@ def test_a_class_that_is_absent_counts_as_0_in_the_mean_over_all_batches() -> No
 def test_one_class_is_one_that_is_there_or_not() -> None:
     preds, target = draw(0, 20), draw(1, 20, num_classes=2)
     expected = torchmetrics.functional.f1_score(preds, target, task="binary", threshold=0.3)
-    assert torch.isclose(collecting.F1(1, threshold=0.3, average="micro")(preds, target), expected)
+    assert torch.isclose(metrics.F1(1, threshold=0.3, average="micro")(preds, target), expected)
     expected = torchmetrics.functional.auroc(preds, target, task="binary")
-    assert torch.isclose(collecting.AUROC()(preds, target), expected)
+    assert torch.isclose(metrics.AUROC()(preds, target), expected)
 
 
 def test_metrics_of_classes_can_be_subclassed() -> None:
-    class Own(collecting.F1):
+    class Own(metrics.F1):
         def compute(self) -> Tensor:
             return super().compute() * 100
 

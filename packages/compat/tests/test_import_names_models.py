@@ -12,16 +12,14 @@ from torch.utils.data import DataLoader
 from camshaft.compat.names.utilities import types_and_flags as types
 from camshaft.compat.names.utilities.functions import (
     PossibleUserWarning,
-    disable_possible_user_warnings,
-    rank_prefixed_message,
-)
-from camshaft.compat.names.utilities.model_functions import (
     add_prefix,
     convert_params,
     convert_tensors_to_scalars,
     detect_nan_parameters,
+    disable_possible_user_warnings,
     extract_batch_size,
     grad_norm,
+    rank_prefixed_message,
     restricted_classmethod,
     sized_len,
     suggested_max_num_workers,

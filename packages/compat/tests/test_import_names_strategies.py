@@ -28,7 +28,7 @@ from camshaft.compat.names.plugins.precision import HalfPrecision, MixedPrecisio
 from camshaft.compat.names.plugins.registries import MODEL_REGISTRY, StrategyRegistry, register_classes
 from camshaft.compat.names.plugins.strategies import DDPPlugin, DDPStrategy, ParallelStrategy, SingleDeviceStrategy
 from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
-from camshaft.compat.names.utilities.model_functions import optimizers_to_device
+from camshaft.compat.names.utilities.functions import optimizers_to_device
 
 pytestmark = [pytest.mark.filterwarnings("ignore:Arguments of the trainer")]
 

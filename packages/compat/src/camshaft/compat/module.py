@@ -149,7 +149,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
 
     def grad_norm(self, norm_type: float | str) -> dict[str, Any]:
         """Return the norm of each parameter's gradient, and of all. `track_grad_norm` logs what an override returns."""
-        from camshaft.compat.names.utilities.model_functions import grad_norm  # rarely needed
+        from camshaft.compat.names.utilities.functions import grad_norm  # rarely needed
 
         return dict(grad_norm(self, norm_type))
 

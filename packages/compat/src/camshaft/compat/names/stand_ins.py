@@ -10,8 +10,7 @@ from operator import attrgetter
 from types import FunctionType
 from typing import Any, NoReturn
 
-from camshaft.compat.names.table import members
-from camshaft.compat.names.uncalled_methods import UNCALLED
+from camshaft.compat.names.table import members, uncalled
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.support.messages import must_be, warn_user
 
@@ -22,9 +21,18 @@ class StandIn(ABCMeta):
     """The class of a class that takes an earlier constructor's arguments and stands for one of ours.
 
     Earlier code asks `isinstance(callback, ModelCheckpoint)` of callbacks that the trainer made as well, which are of
-    our class. So that class's instances count as its own, but not as those of its subclasses. The class has
-    `__stands_for__`, a class or a tuple of them.
+    our class. So that class's instances count as its own, but not as those of its subclasses. The class stands for its
+    bases of the same name, or has `__stands_for__`, a class or a tuple of them.
     """
+
+    __stands_for__: Any
+
+    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:
+        super().__init__(name, bases, space)
+        if cls.__module__.startswith("camshaft."):
+            if "__stands_for__" not in space:
+                cls.__stands_for__ = tuple(base for base in cls.__mro__[1:] if base.__name__ == name)
+            add_fields(cls)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, cls.__dict__.get("__stands_for__", ())) or super().__instancecheck__(instance)
@@ -70,18 +78,27 @@ def same_as(name: str) -> Any:
     return property(attrgetter(name), lambda self, value: setattr(self, name, value), doc=doc)
 
 
+def settable(function: Any) -> Any:
+    """Decorate a method as a property that can be set; it reads what was set as the attribute `_name`."""
+    name = f"_{function.__name__}"
+    return property(function, lambda self, value: setattr(self, name, value), doc=function.__doc__)
+
+
 def add_fields(cls: type) -> None:
     """Give a callback's class, and its bases, what Lightning's class has: fields, and methods that are never called."""
     for klass in cls.__mro__:
-        if klass.__module__.startswith("camshaft.callbacks."):
-            if klass.__name__ in UNCALLED and "_uncalled_methods" not in vars(klass):
-                klass._uncalled_methods = UNCALLED[klass.__name__]  # type: ignore[attr-defined]
-            for name, ours in members().get(klass.__name__, {}).items():
-                if name not in vars(klass):
-                    setattr(klass, name, same_as(ours))
-            if klass.__name__ == "BaseFinetuning":  # its state, which is restored by itself
-                state = property(vars(klass)["state_dict"], lambda self, state: None)
-                klass._internal_optimizer_metadata = state  # type: ignore[attr-defined]
+        package = klass.__module__.removeprefix("camshaft.").partition(".")[0]
+        methods = uncalled().get(f"{package}.{klass.__name__}")
+        if methods and "_uncalled_methods" not in vars(klass):
+            klass._uncalled_methods = methods  # type: ignore[attr-defined]
+        if package != "callbacks":
+            continue
+        for name, ours in members().get(klass.__name__, {}).items():
+            if name not in vars(klass):
+                setattr(klass, name, same_as(ours))
+        if klass.__name__ == "BaseFinetuning":  # its state, which is restored by itself
+            state = property(vars(klass)["state_dict"], lambda self, state: None)
+            klass._internal_optimizer_metadata = state  # type: ignore[attr-defined]
 
 
 def _renamed(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -56,6 +56,16 @@ def members() -> Mapping[str, Mapping[str, str]]:
 
 
 @cache
+def uncalled() -> Mapping[str, Mapping[str, str]]:
+    """Return by class the methods of Lightning's that are never called, with what to do instead; "" for called ones."""
+    found: dict[str, dict[str, str]] = {}
+    for line in lines_of("uncalled.txt"):
+        kind, action, names = line.split(" | ")
+        found.setdefault(kind, {}).update(dict.fromkeys(names.split(), action.strip("-")))
+    return found
+
+
+@cache
 def advice() -> Mapping[str, str]:
     """Return what to use, by name, by module and name, and by module with a dot behind it for all that it has."""
     lines = (line.partition(" | ") for line in lines_of("advice.txt"))

@@ -7,7 +7,7 @@ torchmetrics they are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,79 +16,34 @@ from torch import Tensor
 from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
 from torchmetrics.utilities import reduce
 
-from camshaft.compat.names.modules.metrics import correct_labels, earlier_arguments, labels_of
+from camshaft.compat.names.stand_ins import refuse_argument
 from camshaft.hooks_core.support.messages import must_be, warn_user
 
 _ACTION = "Use the function of `torchmetrics.functional`, where `task=` says what is classified."
+_WHERE = "a metric"
 
 
-def get_num_classes(pred: Tensor, target: Tensor, num_classes: int | None = None) -> int:
-    """Return the number of classes: the given one, or the largest label plus one."""
-    return num_classes or int(max(pred.max(), target.max())) + 1
+# arguments
 
 
-def counts_of(
-    preds: Tensor,
-    target: Tensor,
-    num_classes: int | None = None,
-    *,
-    threshold: float = 0.5,
-    multilabel: bool = False,
-    where: str = "metric",
-) -> Tensor:
-    """Return true positives, false positives, true negatives, false negatives and support by class: [5, classes].
+def by_name(where: str, positional: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments by name. Raise `TypeError` if one has no name, or is given twice."""
+    if len(args) > len(positional):
+        raise TypeError(f"{where} takes {len(positional)} such arguments by position. Pass the others by name.")
+    return dict(**dict(zip(positional, args, strict=False)), **kwargs)
 
-    Args:
-        preds: Labels, scores of classes, or probabilities of labels.
-        target: Labels.
-        num_classes: How many; 1 for a label that is there or not; None to take it from the labels.
-        threshold: The probability from which on a label counts as predicted.
-        multilabel: Whether the second dimension is that of labels which each are there or not.
-        where: Who counts, for messages.
+
+def earlier_arguments(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a metric without those that every metric had, if these have no effect.
 
     Raises:
-        ValueError: If shapes do not go together, or a label is none of the classes.
+        ValueError: If they ask for what there is not.
     """
-    preds, target = labels_of(preds, target, threshold, where), target.long()
-    if multilabel:
-        guess, truth = (labels.movedim(1, 0).flatten(1).bool() for labels in (preds, target))
-    elif num_classes == 1:
-        guess, truth = preds.reshape(1, -1).bool(), target.reshape(1, -1).bool()
-    else:
-        num_labels = get_num_classes(preds, target)
-        if num_classes is not None and num_labels > num_classes:
-            action = "Pass the number of all classes."
-            raise ValueError(must_be("num_classes", f"{num_labels} or more", num_classes, where, action))
-        classes = torch.arange(num_classes or num_labels, device=target.device).unsqueeze(1)
-        guess, truth = preds.flatten() == classes, target.flatten() == classes
-    hits, guesses, support = (guess & truth).sum(1), guess.sum(1), truth.sum(1)
-    missed = support - hits
-    return torch.stack((hits, guesses - hits, truth.shape[1] - guesses - missed, missed, support)).float()
-
-
-def share_of(counts: Tensor, false_positives: float, false_negatives: float, average: str | None, where: str) -> Tensor:
-    """Return the share of true positives in these and the weighted false ones; 0 where there are none.
-
-    Args:
-        counts: As of `counts_of`.
-        false_positives: Their weight: precision has 1 and 0, recall 0 and 1, and the index of Jaccard 1 and 1.
-        false_negatives: Their weight.
-        average: "micro", "macro", "weighted", "sum" or "none", or its name up to 0.9.
-        where: The function, for messages.
-
-    Raises:
-        ValueError: If there is no such average.
-    """
-    hits, wrong, _, missed, support = counts.sum(1, keepdim=True) if average == "micro" else counts
-    shares = torch.as_tensor(hits / (hits + false_positives * wrong + false_negatives * missed)).nan_to_num(0.0)
-    if average in ("micro", "macro", "elementwise_mean"):
-        return shares.mean()
-    if average == "weighted":
-        return torch.as_tensor((shares * support).sum() / support.sum())
-    if average in ("sum", "none", None):
-        return shares.sum() if average == "sum" else shares
-    rule = "'micro', 'macro', 'weighted', 'none', or up to 0.9 'elementwise_mean', 'sum', 'none'"
-    raise ValueError(must_be("average", rule, average, where, _ACTION))
+    kept = dict(kwargs)
+    for argument, nothing in (("is_multiclass", None), ("reduction", "elementwise_mean")):
+        value, why = kept.pop(argument, None), "torchmetrics has no such argument"
+        refuse_argument(argument, value, name, why, "See the one of `torchmetrics`.", (nothing,))
+    return {argument: value for argument, value in kept.items() if value is not None or argument == "average"}
 
 
 def take_average(where: str, given: dict[str, Any], default: str | None) -> Any:
@@ -107,51 +62,146 @@ def take_average(where: str, given: dict[str, Any], default: str | None) -> Any:
     return default or "micro"
 
 
-def _of_classes(where: str, weights: Callable[[float], tuple[float, float]], default: str | None = None) -> Any:
+# labels and their counts
+
+
+def get_num_classes(pred: Tensor, target: Tensor, num_classes: int | None = None) -> int:
+    """Return the number of classes: the given one, or the largest label plus one."""
+    return num_classes or int(max(pred.max(), target.max())) + 1
+
+
+def labels_of(preds: Tensor, target: Tensor, threshold: float = 0.5) -> Tensor:
+    """Return the labels of predictions, in the target's shape.
+
+    Raises:
+        ValueError: If they do not go together.
+    """
+    if preds.ndim == target.ndim + 1:
+        preds = preds.argmax(dim=1)
+    elif preds.is_floating_point():
+        are_labels = bool((preds > 1).any() and (preds == preds.round()).all())
+        preds = preds.to(torch.long) if are_labels else (preds >= threshold).to(torch.long)
+    if preds.shape != target.shape:
+        rule = f"of the target's shape {tuple(target.shape)}, or that with a dimension for classes after the first"
+        raise ValueError(must_be("preds", rule, tuple(preds.shape), _WHERE, _ACTION))
+    return preds
+
+
+def correct_labels(
+    preds: Tensor, target: Tensor, threshold: float = 0.5, top_k: int | None = None, subset_accuracy: bool = False
+) -> Tensor:
+    """Return which labels are predicted correctly; with `subset_accuracy`, of which samples all are.
+
+    Raises:
+        ValueError: If `preds` and `target` do not go together, or only labels are given for `top_k`.
+    """
+    if top_k is None or top_k == 1:
+        correct = labels_of(preds, target, threshold) == target
+    elif preds.ndim == target.ndim + 1:
+        correct = (preds.topk(top_k, dim=1).indices == target.unsqueeze(1)).any(dim=1)
+    else:
+        rule = "left out, since there are no scores of classes"
+        raise ValueError(must_be("top_k", rule, top_k, _WHERE, "Pass scores with a dimension for classes."))
+    return correct.flatten(1).all(dim=1) if subset_accuracy and correct.ndim > 1 else correct
+
+
+def counts_of(
+    preds: Tensor, target: Tensor, num_classes: int | None = None, threshold: float = 0.5, multilabel: bool = False
+) -> Tensor:
+    """Return true positives, false positives, true negatives, false negatives and support by class: [5, classes].
+
+    Args:
+        preds: Labels, scores of classes, or probabilities of labels.
+        target: Labels.
+        num_classes: How many; 1 for a label that is there or not; None to take it from the labels.
+        threshold: The probability from which on a label counts as predicted.
+        multilabel: Whether the second dimension is that of labels which each are there or not.
+
+    Raises:
+        ValueError: If shapes do not go together, or a label is none of the classes.
+    """
+    both = [labels_of(preds, target, threshold), target.long()]
+    if multilabel:
+        guess, truth = (labels.movedim(1, 0).flatten(1).bool() for labels in both)
+    elif num_classes == 1:
+        guess, truth = (labels.reshape(1, -1).bool() for labels in both)
+    else:
+        num_labels = get_num_classes(*both)
+        if num_classes is not None and num_labels > num_classes:
+            rule, action = f"{num_labels} or more", "Pass the number of all classes."
+            raise ValueError(must_be("num_classes", rule, num_classes, _WHERE, action))
+        classes = torch.arange(num_classes or num_labels, device=target.device).unsqueeze(1)
+        guess, truth = (labels.flatten() == classes for labels in both)
+    hits, guesses, support = (guess & truth).sum(1), guess.sum(1), truth.sum(1)
+    missed = support - hits
+    return torch.stack((hits, guesses - hits, truth.shape[1] - guesses - missed, missed, support)).float()
+
+
+def share_of(counts: Tensor, false_positives: float, false_negatives: float, average: str | None) -> Tensor:
+    """Return the share of true positives in these and the weighted false ones; 0 where there are none.
+
+    Args:
+        counts: As of `counts_of`.
+        false_positives: Their weight: precision has 1 and 0, recall 0 and 1, and the index of Jaccard 1 and 1.
+        false_negatives: Their weight.
+        average: "micro", "macro", "weighted", "sum" or "none", or its name up to 0.9.
+
+    Raises:
+        ValueError: If there is no such average.
+    """
+    hits, wrong, _, missed, support = counts.sum(1, keepdim=True) if average == "micro" else counts
+    shares = torch.as_tensor(hits / (hits + false_positives * wrong + false_negatives * missed)).nan_to_num(0.0)
+    if average in ("micro", "macro", "elementwise_mean"):
+        return shares.mean()
+    if average == "weighted":
+        return torch.as_tensor((shares * support).sum() / support.sum())
+    if average in ("sum", "none", None):
+        return shares.sum() if average == "sum" else shares
+    rule = "'micro', 'macro', 'weighted', 'none', or up to 0.9 'elementwise_mean', 'sum', 'none'"
+    raise ValueError(must_be("average", rule, average, _WHERE, _ACTION))
+
+
+# metrics of classes
+
+_Weights = Callable[[float], tuple[float, float]]
+
+
+def weights_of_beta(beta: float) -> tuple[float, float]:
+    """Return the weights of false positives and false negatives of the F-beta score."""
+    return 1 / (1 + beta**2), beta**2 / (1 + beta**2)
+
+
+def _of_classes(name: str, weights: _Weights, default: str | None, *positional: str) -> Callable[..., Tensor]:
     """Return a function for one of the shares of `share_of`.
 
     Args:
-        where: Its name.
+        name: Its name.
         weights: Returns the weights of false positives and false negatives for beta.
         default: The average where none is given; None for functions whose default depends on the release.
+        positional: What follows `preds` and `target` by position; a string comes first, which is the average.
     """
-    positional = {"fbeta_score": ("beta", "num_classes", "reduction"), "f1": ("num_classes",)}.get(
-        where, ("num_classes", "reduction")
-    )
 
-    def function(preds: Tensor, target: Tensor, *args: Any, beta: float = 1.0, **given: Any) -> Tensor:
+    def function(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if args and isinstance(args[0], str):  # from 1.2 on
-            given["average"], args = args[0], args[1:]
-        if len(args) > len(positional):
-            raise TypeError(f"{where} takes no {len(args) + 2} arguments by position. Pass the others by name.")
-        given.update(zip(positional, args, strict=False))
-        beta = given.pop("beta", beta)
-        average, num_classes = take_average(where, given, default), given.pop("num_classes", None)
-        is_of_labels = preds.is_floating_point() and preds.ndim == target.ndim
-        if default is None and num_classes is None and is_of_labels:
-            num_classes = 1
-        counted = {name: given.pop(name) for name in ("threshold", "multilabel") if name in given}
-        if earlier_arguments(where, given):
-            raise TypeError(f"{where} takes no argument {next(iter(given))!r} here. {_ACTION}")
-        return share_of(counts_of(preds, target, num_classes, where=where, **counted), *weights(beta), average, where)
+            kwargs["average"], args = args[0], args[1:]
+        given = by_name(name, positional, args, kwargs)
+        average, beta = take_average(name, given, default), given.pop("beta", 1.0)
+        counted = {one: given.pop(one) for one in ("num_classes", "threshold", "multilabel") if one in given}
+        if default is None and counted.get("num_classes") is None and preds.ndim == target.ndim:
+            counted["num_classes"] = 1 if preds.is_floating_point() else None
+        if earlier_arguments(name, given):
+            raise TypeError(f"{name} takes no argument {next(iter(given))!r} here. {_ACTION}")
+        return share_of(counts_of(preds, target, **counted), *weights(beta), average)
 
     return function
 
 
-def weights_of_beta(beta: float) -> tuple[float, float]:
-    return 1 / (1 + beta**2), beta**2 / (1 + beta**2)
-
-
-precision = _of_classes("precision", lambda _: (1, 0))
-recall = _of_classes("recall", lambda _: (0, 1))
-f1 = _of_classes("f1", weights_of_beta, "micro")
-f1_score = _of_classes("f1_score", weights_of_beta, "macro")
-fbeta_score = _of_classes("fbeta_score", weights_of_beta, "macro")
-
-
-def fbeta(preds: Tensor, target: Tensor, num_classes: int, beta: float = 1.0, **kwargs: Any) -> Tensor:
-    """Return the F-beta score as of 1.0: over all samples, unless `average` says otherwise."""
-    return fbeta_score(preds, target, beta, num_classes, **{"average": "micro", **kwargs})  # type: ignore[no-any-return]
+precision = _of_classes("precision", lambda _: (1, 0), None, "num_classes", "reduction")
+recall = _of_classes("recall", lambda _: (0, 1), None, "num_classes", "reduction")
+f1 = _of_classes("f1", weights_of_beta, "micro", "num_classes")
+f1_score = _of_classes("f1_score", weights_of_beta, "macro", "num_classes", "reduction")
+fbeta = _of_classes("fbeta", weights_of_beta, "micro", "num_classes", "beta")
+fbeta_score = _of_classes("fbeta_score", weights_of_beta, "macro", "beta", "num_classes", "reduction")
 
 
 def precision_recall(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -159,40 +209,26 @@ def precision_recall(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -
     return precision(preds, target, *args, **kwargs), recall(preds, target, *args, **kwargs)
 
 
-def accuracy(
-    preds: Tensor,
-    target: Tensor,
-    num_classes: float | None = None,
-    *,
-    threshold: float = 0.5,
-    top_k: int | None = None,
-    subset_accuracy: bool = False,
-    **given: Any,
-) -> Tensor:
+def accuracy(preds: Tensor, target: Tensor, num_classes: float | None = None, **given: Any) -> Tensor:
     """Return the share of correct labels, of any task; see the metric of that name.
 
     Args:
         preds: Labels, scores of classes, or probabilities of labels.
         target: Labels.
         num_classes: It makes no difference; a float is the threshold, as in 1.2.
-        threshold: The probability from which on a label counts as predicted.
-        top_k: How many of the highest scores count as predicted; None for one.
-        subset_accuracy: Whether all labels of a sample have to be correct.
-        given: `class_reduction` or `reduction`.
+        given: `threshold`, the probability from which on a label counts as predicted; without a mean over classes
+            also `top_k`, how many of the highest scores count as predicted, and `subset_accuracy`, whether all labels
+            of a sample have to be correct; and `class_reduction` or `reduction`.
 
     Raises:
         ValueError: If shapes do not go together.
     """
     if isinstance(num_classes, float):
-        threshold = num_classes
-        num_classes = None
+        given["threshold"], num_classes = num_classes, None
     average = take_average("accuracy", given, "micro")
-    if given:
-        raise TypeError(f"accuracy takes no argument {next(iter(given))!r} here. {_ACTION}")
     if average in ("micro", "elementwise_mean", "sum"):
-        return correct_labels(preds, target, threshold, top_k, subset_accuracy, "accuracy").float().mean()
-    counts = counts_of(preds, target, num_classes and int(num_classes), threshold=threshold, where="accuracy")
-    return share_of(counts, 0, 1, average, "accuracy")
+        return correct_labels(preds, target, **given).float().mean()
+    return share_of(counts_of(preds, target, num_classes and int(num_classes), **given), 0, 1, average)
 
 
 def confusion_matrix(preds: Tensor, target: Tensor, *args: Any, **given: Any) -> Tensor:
@@ -209,8 +245,7 @@ def confusion_matrix(preds: Tensor, target: Tensor, *args: Any, **given: Any) ->
     normalize: Any = given.get("normalize")
     if isinstance(normalize, bool):
         normalize = "true" if normalize else None
-    labels = labels_of(preds, target, given.get("threshold", 0.5), "confusion_matrix").flatten()
-    target = target.long().flatten()
+    labels, target = labels_of(preds, target, given.get("threshold", 0.5)).flatten(), target.long().flatten()
     num_classes = max(2, get_num_classes(labels, target, given.get("num_classes")))
     matrix = ours.confusion_matrix(labels, target, task="multiclass", num_classes=num_classes)
     return normalized(matrix.float(), normalize)
@@ -226,8 +261,8 @@ def normalized(matrix: Tensor, normalize: str | None) -> Tensor:
     if normalize in (None, "none"):
         return matrix
     if normalize not in sums:
-        rule = "'true', 'pred', 'all' or None"
-        raise ValueError(must_be("normalize", rule, normalize, "confusion_matrix", "Choose one of these."))
+        rule, where = "'true', 'pred', 'all' or None", "confusion_matrix"
+        raise ValueError(must_be("normalize", rule, normalize, where, "Choose one of these."))
     return (matrix / sums[normalize]).nan_to_num(0.0)
 
 
@@ -236,7 +271,7 @@ def stat_scores_multiple_classes(
 ) -> tuple[Tensor, ...]:
     """Return true positives, false positives, true negatives, false negatives and support, each by class."""
     labels = pred.argmax(argmax_dim) if pred.ndim > target.ndim else pred
-    return tuple(reduce(count, reduction) for count in counts_of(labels, target, num_classes, where="stat_scores"))
+    return tuple(reduce(count, reduction) for count in counts_of(labels, target, num_classes))
 
 
 def stat_scores(pred: Tensor, target: Tensor, class_index: int, argmax_dim: int = 1) -> tuple[Tensor, ...]:
@@ -251,39 +286,39 @@ def stat_scores(pred: Tensor, target: Tensor, class_index: int, argmax_dim: int 
     return tuple(count[class_index].long() for count in counts)
 
 
-def iou(
-    pred: Tensor,
-    target: Tensor,
-    *,
-    num_classes: int | None = None,
-    ignore_index: int | None = None,
-    absent_score: float = 0.0,
-    threshold: float = 0.5,
-    remove_bg: bool = False,
-    reduction: str = "elementwise_mean",
-) -> Tensor:
+def iou(pred: Tensor, target: Tensor, *, num_classes: Any = None, threshold: float = 0.5, **scored: Any) -> Tensor:
     """Return the intersection over the union of each class, reduced.
 
     Args:
         pred: Labels, scores of classes, or probabilities of two classes.
         target: Labels.
         num_classes: How many; None to take it from the labels.
+        threshold: The probability from which on a label counts as predicted.
+        scored: See `iou_of`.
+    """
+    return iou_of(counts_of(pred, target, num_classes, threshold), **scored)
+
+
+def iou_of(
+    counts: Tensor,
+    ignore_index: int | None = None,
+    absent_score: float = 0.0,
+    reduction: Any = "elementwise_mean",
+    remove_bg: bool = False,
+) -> Tensor:
+    """Return `iou` of the counts of each class.
+
+    Args:
+        counts: As of `counts_of`.
         ignore_index: The class whose score is left out.
         absent_score: The score of a class that is neither predicted nor there.
-        threshold: The probability from which on a label counts as predicted.
-        remove_bg: Whether the score of class 0 is left out, as in 0.8 and 0.9.
         reduction: "elementwise_mean", "sum" or "none".
+        remove_bg: Whether the score of class 0 is left out, as in 0.8 and 0.9.
     """
-    counts = counts_of(pred, target, num_classes, threshold=threshold, where="iou")
-    return iou_of(counts, 0 if remove_bg else ignore_index, absent_score, reduction)
-
-
-def iou_of(counts: Tensor, ignore_index: int | None, absent_score: float, reduction: Any) -> Tensor:
-    """Return `iou` of the counts of each class."""
-    scores = share_of(counts, 1, 1, None, "iou")
+    scores = share_of(counts, 1, 1, None)
     scores[counts[[0, 1, 3]].sum(0) == 0] = absent_score
-    kept = [index for index in range(len(scores)) if index != ignore_index]
-    return reduce(scores[kept], reduction)
+    left_out = 0 if remove_bg else ignore_index
+    return reduce(scores[[index for index in range(len(scores)) if index != left_out]], reduction)
 
 
 def dice_score(
@@ -292,7 +327,7 @@ def dice_score(
     bg: bool = False,
     nan_score: float = 0.0,
     no_fg_score: float = 0.0,
-    reduction: str = "elementwise_mean",
+    reduction: Any = "elementwise_mean",
 ) -> Tensor:
     """Return the score of Dice of each class, reduced.
 
@@ -304,10 +339,13 @@ def dice_score(
         no_fg_score: The score of a class that is not there.
         reduction: "elementwise_mean", "sum" or "none".
     """
-    counts = counts_of(pred, target, pred.shape[1], where="dice_score")
-    scores = share_of(counts, 0.5, 0.5, None, "dice_score")
+    counts = counts_of(pred, target, pred.shape[1])
+    scores = share_of(counts, 0.5, 0.5, None)
     scores[counts[4] == 0] = no_fg_score
-    return reduce(scores[0 if bg else 1 :], reduction)  # type: ignore[arg-type]
+    return reduce(scores[0 if bg else 1 :], reduction)
+
+
+# curves
 
 
 def _hits_by_threshold(scores: Tensor, target: Tensor, pos_label: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -355,11 +393,7 @@ def _of_scores(name: str, of_one: Callable[..., Any], join: Callable[[list[Any],
     """
 
     def function(
-        preds: Tensor,
-        target: Tensor,
-        num_classes: Any = None,
-        pos_label: float | None = None,
-        average: str | None = "macro",
+        preds: Tensor, target: Tensor, num_classes: Any = None, pos_label: Any = None, average: Any = "macro"
     ) -> Any:
         if not isinstance(num_classes, int | None):
             rule = "an int, since there are no weights of samples, as up to 1.0"
@@ -369,11 +403,10 @@ def _of_scores(name: str, of_one: Callable[..., Any], join: Callable[[list[Any],
         if num_classes != preds.shape[1]:
             rule = f"{preds.shape[1]}, as `preds` has scores of so many classes"
             raise ValueError(must_be("num_classes", rule, num_classes, name, "Pass it, or the scores of one class."))
-        columns = preds.movedim(1, 0).flatten(1)
         classes = torch.arange(num_classes, device=target.device).unsqueeze(1)
         truth = target.movedim(1, 0).flatten(1) if preds.ndim == target.ndim else target.flatten() == classes
-        results = [of_one(scores, there, 1) for scores, there in zip(columns, truth, strict=True)]
-        return join(results, truth.sum(1), average)
+        columns = zip(preds.movedim(1, 0).flatten(1), truth, strict=True)
+        return join([of_one(scores, there, 1) for scores, there in columns], truth.sum(1), average)
 
     return function
 
@@ -381,11 +414,10 @@ def _of_scores(name: str, of_one: Callable[..., Any], join: Callable[[list[Any],
 def _join_auroc(values: list[Tensor], support: Tensor, average: str | None) -> Any:
     if average is None:
         return values
-    if average == "macro":
-        return torch.stack(values).mean()
-    if average == "weighted":
-        return (torch.stack(values) * support).sum() / support.sum()
-    raise ValueError(must_be("average", "'macro', 'weighted' or None", average, "auroc", "Choose one of these."))
+    if average not in ("macro", "weighted"):
+        raise ValueError(must_be("average", "'macro', 'weighted' or None", average, "auroc", "Choose one of these."))
+    weights = support if average == "weighted" else torch.ones_like(support)
+    return (torch.stack(values) * weights).sum() / weights.sum()
 
 
 def _lists(results: list[Any], *_: Any) -> tuple[list[Any], ...]:
@@ -398,13 +430,14 @@ average_precision = _of_scores("average_precision", _average_precision_of_one, l
 auroc = _of_scores("auroc", _auroc_of_one, _join_auroc)
 
 
+# metrics of numbers and images
+
+
 def _of_values(name: str, function: Callable[..., Any], *positional: str, **settings: Any) -> Callable[..., Any]:
     """Return a function of torchmetrics that takes those arguments of every earlier metric that ask for nothing."""
 
     def of_values(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if len(args) > len(positional):
-            raise TypeError(f"{name} takes no {len(args) + 2} arguments by position. Pass the others by name.")
-        given = {**dict(zip(positional, args, strict=False)), **kwargs}
+        given = by_name(name, positional, args, kwargs)
         return function(preds, target, **settings, **earlier_arguments(name, given))
 
     return of_values

@@ -1,66 +1,23 @@
-"""Metrics of releases 0.8 to 1.4 as classes, through torchmetrics."""
+"""Metrics of releases 0.8 to 1.4 as classes: torchmetrics', or ones that keep what the functions compute from."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from numbers import Number
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torchmetrics
 from torch import Tensor
 from torchmetrics.image import PeakSignalNoiseRatio, StructuralSimilarityIndexMeasure
+from torchmetrics.utilities import dim_zero_cat
 
-from camshaft.compat.names.stand_ins import StandIn, refuse_argument
+from camshaft.compat.names.modules import functional_metrics as functions
+from camshaft.compat.names.modules.functional_metrics import by_name, earlier_arguments
+from camshaft.compat.names.stand_ins import StandIn
+from camshaft.compat.names.utilities.functions import apply_to_collection, sync_ddp_if_available
 from camshaft.hooks_core.support.messages import must_be
-
-
-def labels_of(preds: Tensor, target: Tensor, threshold: float, where: str) -> Tensor:
-    """Return the labels of predictions, in the target's shape.
-
-    Raises:
-        ValueError: If they do not go together.
-    """
-    if preds.ndim == target.ndim + 1:
-        preds = preds.argmax(dim=1)
-    elif preds.is_floating_point():
-        are_labels = bool((preds > 1).any() and (preds == preds.round()).all())
-        preds = preds.to(torch.long) if are_labels else (preds >= threshold).to(torch.long)
-    if preds.shape != target.shape:
-        rule = f"of the target's shape {tuple(target.shape)}, or that with a dimension for classes after the first"
-        raise ValueError(
-            must_be("preds", rule, tuple(preds.shape), where, "Say what is meant by torchmetrics' `task`.")
-        )
-    return preds
-
-
-def earlier_arguments(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a metric without those that every metric had, if these have no effect.
-
-    Raises:
-        ValueError: If they ask for what there is not.
-    """
-    kept = dict(kwargs)
-    for argument, nothing in (("is_multiclass", None), ("reduction", "elementwise_mean")):
-        value, why = kept.pop(argument, None), "torchmetrics has no such argument"
-        refuse_argument(argument, value, name, why, "See the one of `torchmetrics`.", (nothing,))
-    return {argument: value for argument, value in kept.items() if value is not None or argument == "average"}
-
-
-def correct_labels(
-    preds: Tensor, target: Tensor, threshold: float, top_k: int | None, subset_accuracy: bool, where: str
-) -> Tensor:
-    """Return which labels are predicted correctly; with `subset_accuracy`, of which samples all are.
-
-    Raises:
-        ValueError: If `preds` and `target` do not go together, or only labels are given for `top_k`.
-    """
-    if top_k is None or top_k == 1:
-        correct = labels_of(preds, target, threshold, where) == target
-    elif preds.ndim == target.ndim + 1:
-        correct = (preds.topk(top_k, dim=1).indices == target.unsqueeze(1)).any(dim=1)
-    else:
-        rule = "left out, since there are no scores of classes"
-        raise ValueError(must_be("top_k", rule, top_k, where, "Pass scores with a dimension for classes."))
-    return correct.flatten(1).all(dim=1) if subset_accuracy and correct.ndim > 1 else correct
 
 
 class _OnStep(torchmetrics.Metric):
@@ -86,12 +43,10 @@ class Metric(_OnStep, metaclass=StandIn):
         kwargs: Arguments of `torchmetrics.Metric`, and `name`.
     """
 
-    __stands_for__: ClassVar[type] = torchmetrics.Metric
-
     def __init__(self, compute_on_step: bool | str | None = True, *args: Any, **kwargs: Any) -> None:
         name = kwargs.pop("name", compute_on_step if isinstance(compute_on_step, str) else None)
-        kwargs.update(zip(("dist_sync_on_step", "process_group", "dist_sync_fn"), args, strict=False))
-        super().__init__(**{field: value for field, value in kwargs.items() if value is not None})
+        given = by_name("Metric", ("dist_sync_on_step", "process_group", "dist_sync_fn"), args, kwargs)
+        super().__init__(**{field: value for field, value in given.items() if value is not None})
         self.compute_on_step = compute_on_step is None or bool(compute_on_step)
         if name is not None:
             self.name = name
@@ -105,7 +60,63 @@ class Metric(_OnStep, metaclass=StandIn):
         raise NotImplementedError(f"{type(self).__qualname__} does not define `compute`. Define it to return a value.")
 
 
-class Accuracy(Metric):
+_VALUES = (Tensor, np.ndarray, Number)
+
+
+class TensorMetric(Metric):
+    """A metric of 0.8 and 0.9 whose `forward` takes tensors, and returns a tensor or a number of one batch.
+
+    Nothing is accumulated; the value is added up over processes.
+
+    Args:
+        name: Its name.
+        reduce_group: The processes; None means all.
+        reduce_op: One of `torch.distributed.ReduceOp`, "avg" or "mean"; None means the sum.
+    """
+
+    def __init__(self, name: str, reduce_group: Any = None, reduce_op: Any = None) -> None:
+        super().__init__(name)
+        self._reduction = (reduce_group, reduce_op)
+
+    def _convert(self, value: Any) -> Any:
+        """Return a tensor of an argument."""
+        return torch.as_tensor(value if isinstance(value, (Tensor, np.ndarray)) else [value])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the result of `forward`, as a tensor of the metric's device and type. Collective."""
+        args, kwargs = apply_to_collection((args, kwargs), _VALUES, self._convert)
+        value = super().__call__(*args, **kwargs)
+        if not isinstance(value, _VALUES):
+            action = "Return one of these, and log the others by themselves."
+            raise TypeError(must_be("result", "a tensor, a NumPy array or a number", value, "a metric", action))
+        result = sync_ddp_if_available(TensorMetric._convert(self, value), *self._reduction)
+        return result.to(self.device, self.dtype)
+
+
+class NumpyMetric(TensorMetric):
+    """A metric whose `forward` takes NumPy arrays, and returns an array or a number; see `TensorMetric`."""
+
+    def _convert(self, value: Any) -> Any:
+        return super()._convert(value).detach().cpu().numpy()
+
+
+class _WithSettings(Metric):
+    """A metric with settings of its own, which are attributes, beside the arguments of `Metric`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("num_classes",)
+    """Settings that may be passed by position."""
+    further: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        where = type(self).__name__
+        given = by_name(where, self.positional, args, kwargs)
+        settings = {name: given.pop(name) for name in (*self.positional, *self.further) if name in given}
+        super().__init__(**earlier_arguments(where, given))
+        self.settings = settings
+        vars(self).update(settings)
+
+
+class Accuracy(_WithSettings):
     """The share of correct labels, of any task: as up to 1.2, it needs no `task`.
 
     Predictions with one dimension more than the target are scores of classes, of which the highest counts; other
@@ -122,27 +133,23 @@ class Accuracy(Metric):
         ValueError: If an argument asks for what there is not; in `update`, if shapes do not go together.
     """
 
+    positional = ("threshold", "num_classes", "top_k", "subset_accuracy")
+    threshold = 0.5
+    top_k: int | None = None
+    subset_accuracy = False
     correct: Tensor
     total: Tensor
 
-    def __init__(
-        self,
-        threshold: float = 0.5,
-        num_classes: int | None = None,
-        top_k: int | None = None,
-        subset_accuracy: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**earlier_arguments(type(self).__name__, kwargs))
-        self.threshold = threshold if threshold <= 1 else 0.5  # in 0.8 and 0.9 `num_classes` was first
-        self.top_k, self.subset_accuracy = top_k, subset_accuracy
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.threshold > 1:  # in 0.8 and 0.9 `num_classes` was first
+            self.threshold = 0.5
         self.add_state("correct", default=torch.tensor(0), dist_reduce_fx="sum")
         self.add_state("total", default=torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Take in a batch."""
-        where = type(self).__name__
-        correct = correct_labels(preds, target, self.threshold, self.top_k, self.subset_accuracy, where)
+        correct = functions.correct_labels(preds, target, self.threshold, self.top_k, self.subset_accuracy)
         self.correct += correct.sum()
         self.total += correct.numel()
 
@@ -151,36 +158,191 @@ class Accuracy(Metric):
         return self.correct.float() / self.total
 
 
-def _metric_of_values(name: str, base: type, *positional: str, is_stand_in: bool = True, **settings: Any) -> Any:
+class _OfCounts(_WithSettings):
+    """A metric of how often each class was predicted rightly and wrongly, over all batches."""
+
+    num_classes: int | None = None
+    threshold = 0.5
+    multilabel = False
+    rows: list[Tensor]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_state("rows", default=[], dist_reduce_fx="cat")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Take in a batch."""
+        counts = functions.counts_of(preds, target, self.num_classes, self.threshold, self.multilabel)
+        classes = torch.arange(counts.shape[1], device=counts.device)
+        self.rows.append(torch.cat((classes.unsqueeze(1), counts.T), dim=1).double())
+
+    def counts(self) -> Tensor:
+        """Return what `counts_of` does, of all batches."""
+        rows = dim_zero_cat(self.rows)
+        num_classes = self.num_classes or int(rows[:, 0].max()) + 1
+        counts = rows.new_zeros(num_classes, rows.shape[1] - 1).index_add_(0, rows[:, 0].long(), rows[:, 1:])
+        return counts.T.float()
+
+
+class IoU(_OfCounts):
+    """The intersection over union of each class, over all batches.
+
+    Args:
+        num_classes: How many; None to take it from the labels.
+        ignore_index: The class whose score is left out.
+        absent_score: The score of a class that is neither predicted nor there.
+        threshold: The probability from which on a label counts as predicted.
+        reduction: "elementwise_mean", "sum" or "none".
+        remove_bg: Whether the score of class 0 is left out, as in 0.8 and 0.9.
+        kwargs: Arguments of the metric.
+    """
+
+    positional = ("num_classes", "ignore_index", "absent_score", "threshold", "reduction", "remove_bg")
+
+    def compute(self) -> Tensor:
+        """Return the scores, reduced."""
+        counting = ("num_classes", "threshold")
+        return functions.iou_of(self.counts(), **{k: v for k, v in self.settings.items() if k not in counting})
+
+
+class _Share(_OfCounts):
+    """One of the shares of `share_of`, over all batches.
+
+    Args:
+        num_classes: How many classes or labels; 1 for a label that is there or not.
+        beta: That of `FBeta`.
+        threshold: The probability from which on a label counts as predicted.
+        multilabel: Whether the second dimension is that of labels which each are there or not.
+        given: The average, as of the functions, and arguments of the metric.
+
+    Raises:
+        ValueError: Without a number of classes.
+    """
+
+    further = ("beta", "threshold", "multilabel")
+    beta = 1.0
+    weights: ClassVar[Callable[..., tuple[float, float]]]
+
+    def __init__(self, num_classes: int | None = None, **given: Any) -> None:
+        where = type(self).__name__
+        if num_classes is None:
+            rule = "given, since without it it is not clear whether one of two classes or of several is meant"
+            raise ValueError(must_be("num_classes", rule, None, where, "Pass 1 for a label that is there or not."))
+        average = functions.take_average(where, given, None)
+        super().__init__(num_classes, **given)
+        self.average = average
+
+    def compute(self) -> Tensor:
+        """Return the share."""
+        return functions.share_of(self.counts(), *type(self).weights(self.beta), self.average)
+
+
+class Precision(_Share):
+    """The share of right labels of those predicted; see `_Share`."""
+
+    weights = staticmethod(lambda _: (1, 0))
+
+
+class Recall(_Share):
+    """The share of labels that are predicted; see `_Share`."""
+
+    weights = staticmethod(lambda _: (0, 1))
+
+
+class FBeta(_Share):
+    """The F-beta score; see `_Share`."""
+
+    weights = staticmethod(functions.weights_of_beta)
+
+
+class F1(FBeta):
+    """The F score, whose beta is 1; see `_Share`."""
+
+
+class ConfusionMatrix(Metric):
+    """How often each class was predicted for each, as floats: [classes there, classes predicted].
+
+    Args:
+        num_classes: How many.
+        normalize: "true", "pred" or "all", the sums that become 1; None for counts.
+        threshold: The probability from which on the second of two classes counts as predicted.
+        kwargs: Arguments of the metric.
+    """
+
+    matrix: Tensor
+
+    def __init__(self, num_classes: int, normalize: Any = None, threshold: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**earlier_arguments("ConfusionMatrix", kwargs))
+        self.num_classes, self.normalize, self.threshold = num_classes, normalize, threshold
+        self.add_state("matrix", default=torch.zeros(num_classes, num_classes, dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Take in a batch."""
+        self.matrix += functions.confusion_matrix(preds, target, self.num_classes, threshold=self.threshold).long()
+
+    def compute(self) -> Tensor:
+        """Return the matrix of all batches."""
+        return functions.normalized(self.matrix.float(), self.normalize)
+
+
+class _Collecting(_WithSettings):
+    """A metric of all predictions and targets together."""
+
+    function: ClassVar[Callable[..., Any]]
+    preds: list[Tensor]
+    target: list[Tensor]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_state("preds", default=[], dist_reduce_fx="cat")
+        self.add_state("target", default=[], dist_reduce_fx="cat")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Take in a batch."""
+        self.preds.append(preds)
+        self.target.append(target)
+
+    def compute(self) -> Any:
+        """Return the metric of all batches."""
+        return type(self).function(dim_zero_cat(self.preds), dim_zero_cat(self.target), **self.settings)
+
+
+def _collecting(name: str, function: Callable[..., Any], *positional: str) -> Any:
+    body = {"function": staticmethod(function), "positional": positional, "__module__": __name__}
+    return StandIn(name, (_Collecting,), {**body, "__doc__": f"`{name}` over all batches; see the function."})
+
+
+AUROC = _collecting("AUROC", functions.auroc, "num_classes", "pos_label", "average")
+AveragePrecision = _collecting("AveragePrecision", functions.average_precision, "num_classes", "pos_label")
+PrecisionRecallCurve = _collecting("PrecisionRecallCurve", functions.precision_recall_curve, "num_classes", "pos_label")
+ROC = _collecting("ROC", functions.roc, "num_classes", "pos_label")
+
+
+def _metric_of_values(name: str, base: type, *positional: str, **settings: Any) -> Any:
     """Return a subclass of a metric of torchmetrics that takes the arguments of `Metric` by keyword.
 
     Args:
-        name: Its name.
+        name: Its name; instances of a base of that name are those of the class as well.
         base: The metric.
         positional: Arguments that may be passed by position; `num_outputs` is left out, as torchmetrics counts them.
-        is_stand_in: Whether the metric's instances are those of the class as well.
         settings: Arguments of the metric.
     """
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if len(args) > len(positional):
-            raise TypeError(f"{name} takes {len(positional)} arguments by position. Pass the others by name.")
-        given = {**dict(zip(positional, args, strict=False)), **kwargs}
+        given = by_name(name, positional, args, kwargs)
         computes = given.pop("compute_on_step", True)
         given.pop("num_outputs", None)
         base.__init__(self, **settings, **earlier_arguments(name, given))  # type: ignore[misc]
         self.compute_on_step = computes
 
-    body = {"__init__": init, "__stands_for__": base if is_stand_in else (), "__module__": __name__}
-    return StandIn(
-        name, (_OnStep, base), {**body, "__doc__": f"`torchmetrics.{base.__name__}` with earlier arguments."}
-    )
+    doc = f"`torchmetrics.{base.__name__}` with earlier arguments."
+    return StandIn(name, (_OnStep, base), {"__init__": init, "__module__": __name__, "__doc__": doc})
 
 
 MeanSquaredError = _metric_of_values("MeanSquaredError", torchmetrics.MeanSquaredError)
-RMSE = _metric_of_values("RMSE", torchmetrics.MeanSquaredError, is_stand_in=False, squared=False)
+RMSE = _metric_of_values("RMSE", torchmetrics.MeanSquaredError, squared=False)
 MeanAbsoluteError = _metric_of_values("MeanAbsoluteError", torchmetrics.MeanAbsoluteError)
 ExplainedVariance = _metric_of_values("ExplainedVariance", torchmetrics.ExplainedVariance, "multioutput")
 R2Score = _metric_of_values("R2Score", torchmetrics.R2Score, "num_outputs", "adjusted", "multioutput")
-SSIM = _metric_of_values("SSIM", StructuralSimilarityIndexMeasure, is_stand_in=False)
-PSNR = _metric_of_values("PSNR", PeakSignalNoiseRatio, "data_range", is_stand_in=False)
+SSIM = _metric_of_values("SSIM", StructuralSimilarityIndexMeasure)
+PSNR = _metric_of_values("PSNR", PeakSignalNoiseRatio, "data_range")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -80,6 +81,17 @@ class _Stock(Accelerator):
         """Return the kind."""
         return cls.kind
 
+    @classmethod
+    def parse_devices(cls, devices: Any) -> Any:
+        """Return the indexes of the devices; see `parse_gpu_ids`."""
+        return parse_gpu_ids(devices, include_cuda=cls.kind == "cuda", include_mps=cls.kind == "mps")
+
+    @classmethod
+    def get_parallel_devices(cls, devices: Any) -> Any:
+        """Return the devices of these indexes, or of an argument `devices`."""
+        indexes = devices if isinstance(devices, (list, tuple)) else cls.parse_devices(devices) or ()
+        return [torch.device(cls.kind, index) for index in indexes]
+
     def setup_device(self, device: torch.device) -> None:
         """Make a GPU the current one.
 
@@ -87,8 +99,8 @@ class _Stock(Accelerator):
             ValueError: If it is of another kind.
         """
         if device.type != self.kind:
-            action = "Pass one of this kind."
-            raise ValueError(must_be("device", f"of the kind {self.kind!r}", device, type(self).__name__, action))
+            rule, where = f"of the kind {self.kind!r}", type(self).__name__
+            raise ValueError(must_be("device", rule, device, where, "Pass one of this kind."))
         if device.type == "cuda":
             torch.cuda.set_device(device)
 
@@ -107,14 +119,18 @@ class _Stock(Accelerator):
         """Put the class under its name into a registry."""
         accelerator_registry.register(cls.kind, cls, cls.__name__)
 
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        """Return the load and memory of this machine; see `get_cpu_stats`."""
+        return get_cpu_stats()
+
 
 class CPUAccelerator(_Stock):
     """The CPU, whose devices are processes."""
 
     kind = "cpu"
 
-    @staticmethod
-    def parse_devices(devices: Any) -> Any:
+    @classmethod
+    def parse_devices(cls, devices: Any) -> Any:
         """Return the number of processes.
 
         Raises:
@@ -122,23 +138,19 @@ class CPUAccelerator(_Stock):
         """
         number = int(devices) if isinstance(devices, str) and devices.strip().isdecimal() else devices
         if isinstance(number, bool) or not isinstance(number, int) or number <= 0:
-            action = "Pass the number of processes."
-            raise TypeError(must_be("devices", "an int from 1 on the CPU", devices, "CPUAccelerator", action))
+            rule = "an int from 1 on the CPU"
+            raise TypeError(must_be("devices", rule, devices, "CPUAccelerator", "Pass the number of processes."))
         return number
 
-    @staticmethod
-    def get_parallel_devices(devices: Any) -> Any:
+    @classmethod
+    def get_parallel_devices(cls, devices: Any) -> Any:
         """Return the CPU, once for each process."""
-        return [torch.device("cpu")] * CPUAccelerator.parse_devices(devices)
+        return [torch.device("cpu")] * cls.parse_devices(devices)
 
     @staticmethod
     def is_available() -> bool:
         """Return True."""
         return True
-
-    def get_device_stats(self, device: Any) -> dict[str, Any]:
-        """Return the load and memory of this machine; see `get_cpu_stats`."""
-        return get_cpu_stats()
 
 
 class CUDAAccelerator(_Stock):
@@ -147,24 +159,14 @@ class CUDAAccelerator(_Stock):
     kind = "cuda"
 
     @staticmethod
-    def parse_devices(devices: Any) -> Any:
-        """Return the indexes of the devices; see `parse_gpu_ids`."""
-        return parse_gpu_ids(devices, include_cuda=True)
-
-    @staticmethod
-    def get_parallel_devices(devices: Any) -> Any:
-        """Return the devices of these indexes."""
-        return [torch.device("cuda", index) for index in devices]
-
-    @staticmethod
     def auto_device_count() -> int:
         """Return the number of visible devices."""
-        return num_cuda_devices()
+        return torch.cuda.device_count()
 
     @staticmethod
     def is_available() -> bool:
         """Return whether there is a visible device."""
-        return num_cuda_devices() > 0
+        return torch.cuda.device_count() > 0
 
     def get_device_stats(self, device: Any) -> dict[str, Any]:
         """Return torch's statistics of the device's memory."""
@@ -175,16 +177,6 @@ class MPSAccelerator(_Stock):
     """The GPU of an Apple processor."""
 
     kind = "mps"
-
-    @staticmethod
-    def parse_devices(devices: Any) -> Any:
-        """Return the indexes of the devices; see `parse_gpu_ids`."""
-        return parse_gpu_ids(devices, include_mps=True)
-
-    @staticmethod
-    def get_parallel_devices(devices: Any) -> Any:
-        """Return the devices of an argument `devices`."""
-        return [torch.device("mps", index) for index in range(len(MPSAccelerator.parse_devices(devices) or ()))]
 
     @staticmethod
     def is_available() -> bool:
@@ -201,16 +193,6 @@ for _kind in (CPUAccelerator, CUDAAccelerator, MPSAccelerator):
     _kind.register_accelerators(AcceleratorRegistry)
 
 
-def num_cuda_devices() -> int:
-    """Return the number of visible CUDA devices."""
-    return torch.cuda.device_count()
-
-
-def is_cuda_available() -> bool:
-    """Return whether torch can use CUDA."""
-    return torch.cuda.is_available()
-
-
 def find_usable_cuda_devices(num_devices: int = -1) -> list[int]:
     """Return the indexes of CUDA devices on which a tensor can be made.
 
@@ -221,20 +203,17 @@ def find_usable_cuda_devices(num_devices: int = -1) -> list[int]:
         ValueError: If this machine has not so many.
         RuntimeError: If so many cannot be used at the moment.
     """
-    where, present = "find_usable_cuda_devices", num_cuda_devices()
+    where, present = "find_usable_cuda_devices", torch.cuda.device_count()
     if num_devices == 0:
         return []
     if num_devices > present or not present:
         raise ValueError(must_be("num_devices", f"at most {present}", num_devices, where, "Ask for fewer devices."))
     usable: list[int] = []
     for index in range(present):
-        if len(usable) == num_devices:
-            break
-        try:
-            torch.tensor(0, device=torch.device("cuda", index))
-        except RuntimeError:  # it may be used by another process alone
-            continue
-        usable.append(index)
+        if len(usable) != num_devices:
+            with suppress(RuntimeError):  # it may be used by another process alone
+                torch.tensor(0, device=torch.device("cuda", index))
+                usable.append(index)
     if num_devices != _ALL and len(usable) < num_devices:
         rule = f"at most {len(usable)}, as many as are free"
         raise RuntimeError(must_be("num_devices", rule, num_devices, where, "Ask for fewer devices, or wait."))
@@ -253,20 +232,20 @@ def parse_gpu_ids(gpus: Any, include_cuda: bool = False, include_mps: bool = Fal
         TypeError: If it is none of these.
         ValueError: If this machine has not these devices, or one is named twice.
     """
-    where = "parse_gpu_ids"
-    numbers = list(gpus) if isinstance(gpus, (list, tuple)) else [gpus]
-    if any(type(one) is not int for one in numbers) and not isinstance(gpus, str):
+    where, is_text = "parse_gpu_ids", isinstance(gpus, str)
+    are_indexes = isinstance(gpus, (list, tuple)) or (is_text and "," in gpus)
+    numbers = gpus.split(",") if is_text else list(gpus) if are_indexes else [gpus]
+    if is_text:
+        numbers = [int(part) for part in numbers if part.strip()]
+    elif any(type(one) is not int for one in numbers):
         rule = "an int, a string or a sequence of ints"
         raise TypeError(must_be("devices", rule, gpus, where, "Pass a number of devices, or indexes."))
-    if isinstance(gpus, str):
-        numbers = [int(part) for part in gpus.split(",") if part.strip()]
-    is_number = not isinstance(gpus, (list, tuple)) and not (isinstance(gpus, str) and "," in gpus)
-    if numbers in ([], [0]) and (is_number or not numbers):
+    if not numbers or (numbers == [0] and not are_indexes):
         return None
-    present = list(range(num_cuda_devices() if include_cuda else 0))
+    present = [*range(torch.cuda.device_count() if include_cuda else 0)]
     present += [0] if include_mps and MPSAccelerator.is_available() else []
-    if is_number:
-        numbers = present if numbers == [_ALL] else list(range(numbers[0]))
+    if not are_indexes:
+        numbers = present if numbers == [_ALL] else [*range(numbers[0])]
     if not numbers or not set(numbers) <= set(present) or len(set(numbers)) < len(numbers):
         rule = f"different ones of this machine's ({', '.join(map(str, present)) or 'it has none'})"
         raise ValueError(must_be("devices", rule, gpus, where, "Pass these, or `accelerator='cpu'`."))
@@ -300,17 +279,17 @@ def choose_accelerator(name: str | Accelerator) -> Accelerator:
         ValueError: If the name is unknown.
         RuntimeError: If this machine has no such device.
     """
+    where = "_AcceleratorConnector"
     names = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(str(name), (name,))
-    found = [one if isinstance(one, Accelerator) else AcceleratorRegistry.get(one, "") for one in names]
-    found = [one for one in found if one != ""]
-    if not found:
+    found = [AcceleratorRegistry.get(one) if one in AcceleratorRegistry else one for one in names]
+    if not isinstance(found[0], Accelerator):
         rule = f"one of auto, gpu, {', '.join(AcceleratorRegistry)}"
-        raise ValueError(must_be("accelerator", rule, name, "_AcceleratorConnector", "Pass one of these."))
-    present = [accelerator for accelerator in found if accelerator.is_available()]
-    if not present:
-        action = "Pass 'auto' or 'cpu'."
-        raise RuntimeError(must_be("accelerator", "present on this machine", name, "_AcceleratorConnector", action))
-    return present[0]
+        raise ValueError(must_be("accelerator", rule, name, where, "Pass one of these."))
+    present = next((accelerator for accelerator in found if accelerator.is_available()), None)
+    if present is None:
+        rule, action = "present on this machine", "Pass 'auto' or 'cpu'."
+        raise RuntimeError(must_be("accelerator", rule, name, where, action))
+    return present
 
 
 class AcceleratorConnector:
@@ -356,12 +335,10 @@ class AcceleratorConnector:
     @cached_property
     def _view(self) -> ConnectorView:
         off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-        return ConnectorView(
-            Trainer(
-                accelerator=self.accelerator.name(),
-                devices=self._devices_flag,
-                num_nodes=self._num_nodes_flag,
-                strategy=self._strategy_flag,
-                **{**dict.fromkeys(off, False), **self._others},
-            )
-        )
+        arguments = {
+            "accelerator": self.accelerator.name(),
+            "devices": self._devices_flag,
+            "num_nodes": self._num_nodes_flag,
+            "strategy": self._strategy_flag,
+        }
+        return ConnectorView(Trainer(**arguments, **dict.fromkeys(off, False) | self._others))

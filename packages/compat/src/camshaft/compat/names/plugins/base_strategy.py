@@ -6,8 +6,8 @@ overrides are called where the strategies of `camshaft.strategies` do the same; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -28,22 +28,15 @@ from camshaft.compat.names.plugins.overrides import (
     translate_overrides,
 )
 from camshaft.compat.names.plugins.precision import view_of
-from camshaft.compat.names.stand_ins import StandIn
+from camshaft.compat.names.stand_ins import StandIn, settable
+from camshaft.compat.names.table import uncalled
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import ObjectsInPlace, TorchStrategy, choose_device
 from camshaft.strategies import SingleDeviceStrategy as _SingleDeviceStrategy
 from camshaft.strategies.precision import Precision
 
-_NEVER_CALLED = (
-    *("_configure_launcher", "_enable_model_averaging", "_get_process_group_backend", "_register_ddp_hooks"),
-    *("_setup_model_and_optimizers", "_setup_optimizer", "all_gather", "block_backward_sync", "dispatch"),
-    *("handles_gradient_accumulation", "init_ddp_connection", "init_dist_connection", "lightning_restore_optimizer"),
-    *("post_dispatch", "post_training_step", "pre_configure_ddp", "pre_dispatch"),
-    *("reconciliate_processes", "restore_checkpoint_after_setup", "start_evaluating"),
-    *("start_predicting", "start_training"),
-)
-_ELSEWHERE = "Do it in a method that is called, or in a callback"
+_ELSEWHERE = "Do it in a method that is called, or in a callback."
 _RANKS = frozenset({"device", "global_rank", "local_rank", "world_size", "num_nodes"})
 
 
@@ -66,7 +59,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     __stands_for__: ClassVar[type] = TorchStrategy
     __hook_base__: ClassVar[bool] = True
-    never_called: ClassVar[Sequence[str]] = _NEVER_CALLED
+    never_called: ClassVar[Iterable[str]] = uncalled()["plugins.Strategy"]
     of_trainer: ClassVar[Sequence[str]] = ("device", "precision")
 
     launcher: Any = None  # what starts processes there; here a script is started for each
@@ -147,35 +140,23 @@ class Strategy(TorchStrategy, metaclass=StandIn):
 
     # what libraries read and set
 
-    @property
+    @settable
     def accelerator(self) -> Any:
         """The kind of device, an `Accelerator`."""
         if self._accelerator is None or isinstance(self._accelerator, str):
             return find_accelerator(self._accelerator or self.device.type)
         return self._accelerator
 
-    @accelerator.setter
-    def accelerator(self, accelerator: Any) -> None:
-        self._accelerator = accelerator
-
-    @property
+    @settable
     def checkpoint_io(self) -> CheckpointIO:
         """The plugin that writes and reads checkpoints, in place of the strategy if it was given."""
         io: CheckpointIO = self._checkpoint_io or TorchCheckpointIO()
         return io
 
-    @checkpoint_io.setter
-    def checkpoint_io(self, checkpoint_io: Any) -> None:
-        self._checkpoint_io = checkpoint_io
-
-    @property
+    @settable
     def precision_plugin(self) -> Any:
         """The precision; None while neither the strategy nor a trainer has chosen it."""
         return self._view if self._is_attached else self._precision_plugin
-
-    @precision_plugin.setter
-    def precision_plugin(self, precision_plugin: Any) -> None:
-        self._precision_plugin = precision_plugin
 
     @property
     def lightning_module(self) -> Any:
@@ -184,14 +165,10 @@ class Strategy(TorchStrategy, metaclass=StandIn):
             return self._lightning_module
         return None if self.trainer is None else self.trainer.model
 
-    @property
+    @settable
     def model(self) -> Any:
         """The module, or what wraps its steps while there is such a thing."""
         return self.lightning_module if self._model is None else self._model
-
-    @model.setter
-    def model(self, model: Any) -> None:
-        self._model = model
 
     @property
     def optimizers(self) -> Any:
@@ -323,15 +300,13 @@ class Strategy(TorchStrategy, metaclass=StandIn):
             stack.enter_context(self._view.module_init_context())
             yield
 
-    @contextmanager
-    def tensor_init_context(self, empty_init: bool | None = None) -> Iterator[None]:
-        """Do nothing: modules are moved and converted when they are set up."""
-        yield
+    def tensor_init_context(self, empty_init: bool | None = None) -> Any:
+        """Return a context that does nothing: modules are moved and converted when they are set up."""
+        return nullcontext()
 
-    @contextmanager
-    def model_sharded_context(self) -> Iterator[None]:
-        """Do nothing: a strategy that shards does so by itself."""
-        yield
+    def model_sharded_context(self) -> Any:
+        """Return a context that does nothing: a strategy that shards does so by itself."""
+        return nullcontext()
 
     # steps
 
@@ -570,8 +545,9 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         for one in (self, self.precision):
             ignored = [f"`{name}`" for name in getattr(one, "never_called", ()) if is_overridden(one, name)]
             if ignored and not self._has_warned and self.is_global_zero:
-                names = ", ".join(ignored)
-                warn_user(f"{type(one).__name__} overrides {names}, which nothing calls here. {_ELSEWHERE}.")
+                warn_user(
+                    f"{type(one).__name__} overrides {', '.join(ignored)}, which nothing calls here. {_ELSEWHERE}"
+                )
         self._has_warned = True
 
 
@@ -588,7 +564,6 @@ class SingleDeviceStrategy(Strategy, _SingleDeviceStrategy):
         ValueError, RuntimeError: As today.
     """
 
-    __stands_for__: ClassVar[type] = _SingleDeviceStrategy
     of_trainer: ClassVar[Sequence[str]] = ("precision",)
     strategy_name: Any = "single_device"
 

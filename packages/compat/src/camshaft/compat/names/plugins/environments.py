@@ -22,31 +22,23 @@ _LOCAL_HOST = "127.0.0.1"
 _DEFAULT_PORT = 12910
 
 
+def _of_before(today: str, earlier: str, kind: type) -> Any:
+    """Return a property that subclasses define, or have as a method of another name in a class of 1.2 to 1.5."""
+
+    def get(self: Any) -> Any:
+        if not hasattr(self, earlier):
+            raise NotImplementedError(must_be(today, "defined", None, type(self).__qualname__, "Define it."))
+        return kind(getattr(self, earlier)())
+
+    return property(get, doc=f"`{earlier}()`, as in classes of 1.2 to 1.5.")
+
+
 class ClusterEnvironment(ABC):
     """The place of this process among those of a launcher."""
 
-    @property
-    def creates_processes_externally(self) -> bool:
-        """True if the launcher starts all processes; in a class of 1.2 to 1.5, where `creates_children` says so."""
-        return bool(self._of_before("creates_children"))
-
-    @property
-    def main_address(self) -> str:
-        """The address of rank 0; in a class of 1.2 to 1.5 its `master_address`."""
-        return str(self._of_before("master_address"))
-
-    @property
-    def main_port(self) -> int:
-        """The port of rank 0; in a class of 1.2 to 1.5 its `master_port`."""
-        return int(self._of_before("master_port"))
-
-    def _of_before(self, name: str) -> Any:
-        earlier = getattr(self, name, None)
-        if earlier is None:
-            today = {"creates_children": "creates_processes_externally"}.get(name, name.replace("master", "main"))
-            action = "Define it."
-            raise NotImplementedError(must_be(today, "defined", None, type(self).__qualname__, action))
-        return earlier()
+    creates_processes_externally: Any = _of_before("creates_processes_externally", "creates_children", bool)
+    main_address: Any = _of_before("main_address", "master_address", str)
+    main_port: Any = _of_before("main_port", "master_port", int)
 
     @staticmethod
     def detect() -> bool:
@@ -86,16 +78,14 @@ class ClusterEnvironment(ABC):
         return
 
 
-def _variable(name: str) -> Callable[[Any], int]:
-    """Return a method that reads a number from a variable; 0 from the last of several that are not set."""
-    first, *others = name.split()
+def _variable(*names: str, default: str | None = None) -> Callable[[Any], int]:
+    """Return a method that reads a number from the first variable that is set, or else is a default."""
 
     def read(self: Any) -> int:
-        if not others:
-            return int(os.environ[first])
-        return int(next((os.environ[one] for one in (first, *others) if one in os.environ), 0))
+        found = next((os.environ[name] for name in names if name in os.environ), default)
+        return int(os.environ[names[0]] if found is None else found)
 
-    read.__doc__ = f"Return `{'` or `'.join(name.split())}`."
+    read.__doc__ = f"Return `{'` or `'.join(names)}`."
     return read
 
 
@@ -144,8 +134,8 @@ class LightningEnvironment(ClusterEnvironment):
         """Take the index of this process."""
         self._global_rank = rank
 
-    local_rank = _variable("LOCAL_RANK _")
-    node_rank = _variable("NODE_RANK GROUP_RANK")
+    local_rank = _variable("LOCAL_RANK", default="0")
+    node_rank = _variable("NODE_RANK", "GROUP_RANK", default="0")
 
     def teardown(self) -> None:
         """Remove `WORLD_SIZE` from the environment."""
@@ -185,7 +175,7 @@ class TorchElasticEnvironment(_External):
     world_size = _variable("WORLD_SIZE")
     global_rank = _variable("RANK")
     local_rank = _variable("LOCAL_RANK")
-    node_rank = _variable("GROUP_RANK _")
+    node_rank = _variable("GROUP_RANK", default="0")
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         """Check the trainer's numbers against torchrun's.
@@ -194,9 +184,8 @@ class TorchElasticEnvironment(_External):
             ValueError: If their product is not the number of processes.
         """
         if num_devices * num_nodes != self.world_size():
-            rule = f"such that devices * num_nodes is {self.world_size()}, as many processes as torchrun started"
-            action = "Pass these numbers, or leave both out."
-            raise ValueError(must_be("devices", rule, num_devices, f"num_nodes={num_nodes}", action))
+            rule = f"such that devices * num_nodes is {self.world_size()}, the number of torchrun's processes"
+            raise ValueError(must_be("devices", rule, num_devices, f"num_nodes={num_nodes}", "Leave both out."))
 
 
 class SLURMEnvironment(_External):
@@ -255,8 +244,8 @@ class SLURMEnvironment(_External):
         for field, number, variable in pairs:
             ours = os.environ.get(variable)
             if ours is not None and int(ours) != number and not _is_interactive():
-                action = "Pass this number."
-                raise ValueError(must_be(field, f"`{variable}` = {ours}", number, "SLURMEnvironment", action))
+                rule, where = f"`{variable}` = {ours}", "SLURMEnvironment"
+                raise ValueError(must_be(field, rule, number, where, "Pass this number."))
 
     @staticmethod
     def resolve_root_node_address(nodes: str) -> str:
@@ -276,16 +265,14 @@ def set_variables(environment: ClusterEnvironment) -> None:
         environment: The environment.
     """
     says_itself = any(is_overridden(environment, name) for name in ("world_size", "global_rank", "local_rank"))
-    if not says_itself or not environment.creates_processes_externally:
-        return
-    values = {
-        "RANK": environment.global_rank(),
-        "WORLD_SIZE": environment.world_size(),
-        "LOCAL_RANK": environment.local_rank(),
-        "MASTER_ADDR": environment.main_address,
-        "MASTER_PORT": environment.main_port,
-    }
-    os.environ.update({name: str(value) for name, value in values.items()})
+    if says_itself and environment.creates_processes_externally:
+        os.environ.update(
+            RANK=str(environment.global_rank()),
+            WORLD_SIZE=str(environment.world_size()),
+            LOCAL_RANK=str(environment.local_rank()),
+            MASTER_ADDR=str(environment.main_address),
+            MASTER_PORT=str(environment.main_port),
+        )
 
 
 def _is_interactive() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer
 from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
 from camshaft.compat.names.plugins.strategies import ParallelStrategy
+from camshaft.compat.names.table import uncalled
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import ShardedStrategy as _ShardedStrategy
 
@@ -47,7 +48,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
     """
 
     __stands_for__: ClassVar[type] = _ShardedStrategy
-    never_called: ClassVar[Sequence[str]] = (*ParallelStrategy.never_called, "_setup_model", "model_to_device")
+    never_called = (*ParallelStrategy.never_called, *uncalled()["plugins.FSDPStrategy"])
     writes_whole: ClassVar[bool] = False
     strategy_name: Any = "fsdp"
 

@@ -52,58 +52,57 @@ class Done:
         return self.loss
 
 
-def translate_overrides(cls: type, calls: Mapping[str, Callable[[_Call], _Call]]) -> None:
+def translate_overrides(cls: type, calls: Mapping[str, _Call]) -> None:
     """Wrap the methods of a class that is not ours.
 
     Args:
         cls: The class.
-        calls: By name, a function that makes the method of the override.
+        calls: By name, a function that is called in place of an override: with it, the object and the arguments.
     """
     if _is_ours(cls):
         return
-    for name, translate in calls.items():
+    for name, call in calls.items():
         override = vars(cls).get(name)
         if inspect.isfunction(override):
-            setattr(cls, name, wraps(override)(translate(override)))
+            setattr(cls, name, _translated(call, override))
 
 
-def _connect(override: _Call) -> _Call:
-    def connect(self: Any, *args: Any, **kwargs: Any) -> None:
-        override(self, *(args if args or kwargs else (self.lightning_module,)), **kwargs)
-        if not args and not kwargs:
-            self.native_connect()
+def _translated(call: _Call, override: _Call) -> _Call:
+    @wraps(override)
+    def translated(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(override, self, *args, **kwargs)
 
-    return connect
-
-
-def _setup_optimizers(override: _Call) -> _Call:
-    def setup_optimizers(self: Any, optimizers: Any) -> Any:
-        if not isinstance(optimizers, (list, tuple)):
-            return override(self, optimizers)
-        self._given, self._set_up = optimizers, ()
-        try:
-            override(self, self.trainer)
-            known = [*optimizers] if self._set_up else []
-            found = list(self._set_up or optimizers)
-        finally:
-            self._given = None
-        new = [one for one in found if not any(one is other for other in known)]
-        if new:
-            self.native_setup_optimizers(new)
-        return found
-
-    return setup_optimizers
+    return translated
 
 
-def _backward(override: _Call, takes_none: bool = False) -> _Call:
-    def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("differentiate", args[0] if args else None)
-        is_ours = len(args) <= 1 and kwargs.keys() <= {"differentiate"}
-        if not is_ours or (args and function_or_none(given) is None and not (takes_none and given is None)):
-            return override(self, loss, *args, **kwargs)
-        return self.native_backward(loss, given, override)
+def _connect(override: _Call, self: Any, *args: Any, **kwargs: Any) -> None:
+    override(self, *(args if args or kwargs else (self.lightning_module,)), **kwargs)
+    if not args and not kwargs:
+        self.native_connect()
 
-    return backward
+
+def _setup_optimizers(override: _Call, self: Any, optimizers: Any) -> Any:
+    if not isinstance(optimizers, (list, tuple)):
+        return override(self, optimizers)
+    self._given, self._set_up = optimizers, ()
+    try:
+        override(self, self.trainer)
+        known = [*optimizers] if self._set_up else []
+        found = list(self._set_up or optimizers)
+    finally:
+        self._given = None
+    new = [one for one in found if not any(one is other for other in known)]
+    if new:
+        self.native_setup_optimizers(new)
+    return found
+
+
+def _backward(override: _Call, self: Any, loss: Any, *args: Any, takes_none: bool = False, **kwargs: Any) -> Any:
+    given = kwargs.get("differentiate", args[0] if args else None)
+    is_ours = len(args) <= 1 and kwargs.keys() <= {"differentiate"}
+    if not is_ours or (args and function_or_none(given) is None and not (takes_none and given is None)):
+        return override(self, loss, *args, **kwargs)
+    return self.native_backward(loss, given, override)
 
 
 def function_or_none(value: Any) -> Any:
@@ -111,13 +110,10 @@ def function_or_none(value: Any) -> Any:
     return value if callable(value) and not isinstance(value, (Optimizer, nn.Module)) else None
 
 
-def _convert_module(override: _Call) -> _Call:
-    def convert_module(self: Any, module: nn.Module) -> Any:
-        converted = override(self, module)
-        check_same("convert_module", self, converted, module)
-        return converted
-
-    return convert_module
+def _convert_module(override: _Call, self: Any, module: nn.Module) -> Any:
+    converted = override(self, module)
+    check_same("convert_module", self, converted, module)
+    return converted
 
 
 def check_same(name: str, plugin: Any, returned: Any, module: nn.Module) -> None:
@@ -128,50 +124,35 @@ def check_same(name: str, plugin: Any, returned: Any, module: nn.Module) -> None
         raise TypeError(must_be("return value", rule, type(returned).__qualname__, where, action))
 
 
-def _optimizer_step(override: _Call) -> _Call:
-    def optimizer_step(self: Any, optimizer: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return override(self, optimizer, closure or Done(self.loss), *args, **kwargs)
-
-    return optimizer_step
+def _optimizer_step(override: _Call, self: Any, optimizer: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
+    return override(self, optimizer, closure or Done(self.loss), *args, **kwargs)
 
 
-def _reduce(override: _Call) -> _Call:
-    def reduce(self: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if "op" in kwargs:
-            kwargs["reduce_op"] = kwargs.pop("op")
-        if args and isinstance(args[0], str):
-            kwargs["reduce_op"], args = args[0], args[1:]
-        return override(self, tensor, *args, **kwargs)
-
-    return reduce
+def _reduce(override: _Call, self: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if "op" in kwargs:
+        kwargs["reduce_op"] = kwargs.pop("op")
+    if args and isinstance(args[0], str):
+        kwargs["reduce_op"], args = args[0], args[1:]
+    return override(self, tensor, *args, **kwargs)
 
 
-def _all_gather(override: _Call) -> _Call:
-    def all_gather(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return override(self, value, *args, **kwargs) if args or kwargs else self.native_all_gather(value)
-
-    return all_gather
+def _all_gather(override: _Call, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    return override(self, value, *args, **kwargs) if args or kwargs else self.native_all_gather(value)
 
 
-def _save_checkpoint(override: _Call) -> _Call:
-    def save_checkpoint(self: Any, checkpoint: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(checkpoint, ObjectsInPlace):
-            return override(self, checkpoint, *args, **kwargs)
-        pending = override(self, self.prepared(checkpoint), *args, **kwargs)
-        self.barrier("save_checkpoint")
-        return pending
-
-    return save_checkpoint
+def _save_checkpoint(override: _Call, self: Any, checkpoint: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(checkpoint, ObjectsInPlace):
+        return override(self, checkpoint, *args, **kwargs)
+    pending = override(self, self.prepared(checkpoint), *args, **kwargs)
+    self.barrier("save_checkpoint")
+    return pending
 
 
-def _load_checkpoint(override: _Call) -> _Call:
-    def load_checkpoint(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-        return override(self, path, *args, **accepted(override, **kwargs))
-
-    return load_checkpoint
+def _load_checkpoint(override: _Call, self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    return override(self, path, *args, **accepted(override, **kwargs))
 
 
-OF_STRATEGIES: Mapping[str, Callable[[_Call], _Call]] = {
+OF_STRATEGIES: Mapping[str, _Call] = {
     "all_gather": _all_gather,
     "backward": _backward,
     "connect": _connect,
@@ -182,7 +163,7 @@ OF_STRATEGIES: Mapping[str, Callable[[_Call], _Call]] = {
     "setup_optimizers": _setup_optimizers,
 }
 
-OF_PRECISIONS: Mapping[str, Callable[[_Call], _Call]] = {
+OF_PRECISIONS: Mapping[str, _Call] = {
     "backward": partial(_backward, takes_none=True),
     "convert_module": _convert_module,
 }

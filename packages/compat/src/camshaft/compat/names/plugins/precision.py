@@ -7,7 +7,7 @@ methods of Lightning's that it overrides.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -23,10 +23,17 @@ from camshaft.compat.names.plugins.overrides import (
     is_overridden,
     translate_overrides,
 )
-from camshaft.compat.names.stand_ins import StandIn
+from camshaft.compat.names.stand_ins import StandIn, settable
+from camshaft.compat.names.table import uncalled
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.transfer import map_nested
-from camshaft.strategies.precision import AutocastPrecision, ScaledPrecision, TruePrecision, choose_precision
+from camshaft.strategies.precision import (
+    PRECISIONS,
+    AutocastPrecision,
+    ScaledPrecision,
+    TruePrecision,
+    choose_precision,
+)
 from camshaft.strategies.precision import Precision as _Precision
 
 _CONTEXTS: Mapping[str, str] = {
@@ -44,8 +51,7 @@ class _Plugin(StandIn):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__ != __name__:
             return super().__call__(*args, **kwargs)
-        make: Callable[..., Any] = cls.__dict__["make"].__func__
-        return make(*args, **kwargs)
+        return cls.make(*args, **kwargs)
 
 
 def _delegated(name: str, doc: str) -> Any:
@@ -60,18 +66,17 @@ class Precision(_Precision, metaclass=_Plugin):
         *args, **kwargs: As in the class that a subclass derives from.
     """
 
-    __stands_for__: ClassVar[type] = _Precision
     is_plugin: ClassVar[bool] = True
-    never_called: ClassVar[Sequence[str]] = (
-        *("convert_output", "_after_closure", "_clip_gradients", "on_save_checkpoint", "on_load_checkpoint"),
-    )
+    never_called: ClassVar[Iterable[str]] = uncalled()["plugins.Precision"]
+    names: ClassVar[Sequence[str]] = ("32-true",)
+    """The precisions that it may be, the default first."""
 
     _own: _Precision = _Precision()
     strategy: Any = None
     _native: Callable[..., Any] | None = None
     _is_within = False  # a backward: what it differentiates is scaled
     _differentiate: Callable[[Tensor], Any] | None = None
-    _name: Any = None
+    _precision: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._own = type(self).make(*args, **kwargs)
@@ -88,10 +93,30 @@ class Precision(_Precision, metaclass=_Plugin):
         trainer = getattr(self.strategy, "trainer", None)
         return self._own if trainer is None else trainer.scaler
 
-    @staticmethod
-    def make() -> _Precision:
-        """Return it."""
-        return _Precision()
+    @classmethod
+    def make(
+        cls, precision: Any = None, device: str | None = None, scaler: GradScaler | None = None, use_cpu: bool = False
+    ) -> _Precision:
+        """Return it.
+
+        Args:
+            precision: One of `names`, or for a mixed one 16 or "bf16".
+            device: The type of the device, of a mixed precision; None is CUDA, if it is available.
+            scaler: For "16-mixed" a scaler of torch's, whose settings are taken; one that is off scales nothing.
+            use_cpu: Whether the device is the CPU, as up to 1.9.
+
+        Raises:
+            ValueError: If it is no such precision, or a scaler is given for one without.
+        """
+        device = "cpu" if use_cpu else device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device_type = str(device).partition(":")[0]
+        chosen = choose_precision(cls.names[0] if precision is None else precision, device_type)
+        if chosen.name not in cls.names:
+            rule, action = " or ".join(map(repr, cls.names)), "Pass `Trainer(precision=...)` for another."
+            raise ValueError(must_be("precision", rule, precision, cls.__name__, action))
+        if scaler is not None and not isinstance(chosen, ScaledPrecision):
+            raise ValueError(must_be("scaler", f"left out for {chosen.name!r}", scaler, cls.__name__, "Leave it out."))
+        return chosen if scaler is None else _scaled_by(scaler, device_type)
 
     name = _delegated("name", "The name that `choose_precision` takes.")
     param_dtype = _delegated("param_dtype", "The dtype of parameters; None keeps each as it was made.")
@@ -99,14 +124,10 @@ class Precision(_Precision, metaclass=_Plugin):
     has_skipped_step = _delegated("has_skipped_step", "Whether the latest step of an optimizer was skipped.")
     agree = _delegated("agree", "Takes whether gradients of this rank overflowed; see `camshaft.strategies.precision`.")
 
-    @property
+    @settable
     def precision(self) -> Any:
         """The `name`, unless a subclass has set another."""
-        return self._name or self.name
-
-    @precision.setter
-    def precision(self, precision: Any) -> None:
-        self._name = precision
+        return self._precision or self.name
 
     # what subclasses override, and what calls it
 
@@ -274,15 +295,11 @@ class Precision(_Precision, metaclass=_Plugin):
         """Return the parameters of an optimizer."""
         return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    @contextmanager
-    def tensor_init_context(self) -> Iterator[None]:
-        """Do nothing: modules are converted when they are set up."""
-        yield
+    def tensor_init_context(self) -> Any:
+        """Return a context that does nothing: modules are converted when they are set up."""
+        return nullcontext()
 
-    @contextmanager
-    def module_init_context(self) -> Iterator[None]:
-        """Do nothing: modules are converted when they are set up."""
-        yield
+    module_init_context = tensor_init_context
 
     def setup_optimizer(self, optimizer: Optimizer) -> None:
         """Make an optimizer step in this precision."""
@@ -323,37 +340,33 @@ class MixedPrecision(Precision):
     """Autocast, with a gradient scaler for float16."""
 
     __stands_for__: ClassVar[type] = AutocastPrecision
+    names = ("16-mixed", "bf16-mixed")
 
-    @staticmethod
-    def make(
-        precision: str | int = "16-mixed",
-        device: str | None = None,
-        scaler: GradScaler | None = None,
-        use_cpu: bool = False,
-    ) -> _Precision:
-        """Return it.
 
-        Args:
-            precision: "16-mixed" or "bf16-mixed"; 16 or "bf16".
-            device: The type of the device; None is CUDA, if it is available.
-            scaler: A scaler of torch's, whose settings are taken; one that is switched off scales nothing.
-            use_cpu: Whether the device is the CPU, as up to 1.9.
+class HalfPrecision(Precision):
+    """Everything in float16, or bfloat16."""
 
-        Raises:
-            ValueError: If it is no mixed precision, or a scaler is given for bfloat16.
-        """
-        where = "MixedPrecision"
-        device_type = "cpu" if use_cpu else device or ("cuda" if torch.cuda.is_available() else "cpu")
-        device_type = str(device_type).partition(":")[0]
-        chosen = choose_precision(precision, device_type)
-        if not isinstance(chosen, AutocastPrecision):
-            action = "Pass one of these, or `Trainer(precision=...)`."
-            raise ValueError(must_be("precision", "'16-mixed' or 'bf16-mixed'", precision, where, action))
-        if scaler is None:
-            return chosen
-        if not isinstance(chosen, ScaledPrecision):
-            raise ValueError(must_be("scaler", "left out for 'bf16-mixed'", scaler, where, "Leave it out."))
-        return _scaled_by(scaler, device_type)
+    __stands_for__: ClassVar[type] = TruePrecision
+    names = ("16-true", "bf16-true")
+
+
+class DoublePrecision(Precision):
+    """Everything in float64."""
+
+    __stands_for__: ClassVar[type] = TruePrecision
+    names = ("64-true",)
+
+
+class FSDPPrecision(Precision):
+    """A precision for sharded training, by its name; the second argument is the scaler."""
+
+    __stands_for__: ClassVar[type] = _Precision
+    names = PRECISIONS
+
+    @classmethod
+    def make(cls, precision: Any = None, scaler: Any = None) -> _Precision:  # type: ignore[override]
+        """Return it, with the settings of a scaler for "16-mixed"."""
+        return super().make(precision, scaler=scaler)
 
 
 def _scaled_by(scaler: GradScaler, device_type: str) -> _Precision:
@@ -376,54 +389,6 @@ def _scaled_by(scaler: GradScaler, device_type: str) -> _Precision:
     )
 
 
-class HalfPrecision(Precision):
-    """Everything in float16, or bfloat16."""
-
-    __stands_for__: ClassVar[type] = TruePrecision
-
-    @staticmethod
-    def make(precision: str = "16-true") -> _Precision:
-        """Return it; `precision` is "16-true" or "bf16-true".
-
-        Raises:
-            ValueError: If it is neither.
-        """
-        if precision not in ("16-true", "bf16-true"):
-            raise ValueError(
-                must_be("precision", "'16-true' or 'bf16-true'", precision, "HalfPrecision", "Pass one of these.")
-            )
-        return choose_precision(precision, "cpu")
-
-
-class DoublePrecision(Precision):
-    """Everything in float64."""
-
-    __stands_for__: ClassVar[type] = TruePrecision
-
-    @staticmethod
-    def make() -> _Precision:
-        """Return it."""
-        return choose_precision("64-true", "cpu")
-
-
-class FSDPPrecision(Precision):
-    """A precision for sharded training, by its name."""
-
-    __stands_for__: ClassVar[type] = _Precision
-
-    @staticmethod
-    def make(precision: str = "32-true", scaler: Any = None) -> _Precision:
-        """Return it, with the settings of a scaler for "16-mixed".
-
-        Raises:
-            ValueError: If it is unknown.
-        """
-        device_type = "cuda" if torch.cuda.is_available() else "cpu"
-        chosen = choose_precision(precision, device_type)
-        is_scaled = scaler is not None and isinstance(chosen, ScaledPrecision)
-        return _scaled_by(scaler, device_type) if is_scaled else chosen
-
-
 def view_of(precision: _Precision, strategy: Any) -> Precision:
     """Return a precision of ours with the methods of Lightning's; one of the user's own as it is.
 
@@ -433,12 +398,8 @@ def view_of(precision: _Precision, strategy: Any) -> Precision:
     """
     if isinstance(precision, Precision) and hasattr(precision, "is_plugin"):
         return precision
-    kinds: dict[type, type] = {AutocastPrecision: MixedPrecision, TruePrecision: HalfPrecision, _Precision: Precision}
-    kind = (
-        DoublePrecision
-        if precision.name == "64-true"
-        else next(made for ours, made in kinds.items() if isinstance(precision, ours))
-    )
+    kinds: tuple[Any, ...] = (MixedPrecision, HalfPrecision, DoublePrecision)
+    kind = next((kind for kind in kinds if precision.name in kind.names), Precision)
     view: Precision = object.__new__(kind)
     view._own, view.strategy = precision, strategy
     return view

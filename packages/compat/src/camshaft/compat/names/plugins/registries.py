@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +23,7 @@ class Registry(dict[str, dict[str, Any]]):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self._kind = kind
+        self._kind, self._where = kind, f"{kind.capitalize()}Registry"
 
     def register(
         self, name: str, made: _Made | None = None, description: str = "", override: bool = False, **init_params: Any
@@ -41,19 +42,12 @@ class Registry(dict[str, dict[str, Any]]):
         """
         made = init_params.pop(self._kind, made)  # by its name there
         if name in self and not override:
-            where = f"{self._kind.capitalize()}Registry.register"
-            raise ValueError(must_be("name", "a new name", name, where, "Pass override=True."))
-
-        def register(made: _Made) -> _Made:
-            self[name] = {
-                "description": description or "",
-                "init_params": init_params,
-                self._kind: made,
-                f"{self._kind}_name": name,
-            }
-            return made
-
-        return register if made is None else register(made)
+            raise ValueError(must_be("name", "a new name", name, self._where, "Pass override=True."))
+        if made is None:
+            return partial(self.register, name, description=description, override=override, **init_params)
+        entry = {self._kind: made, f"{self._kind}_name": name}
+        self[name] = {"description": description or "", "init_params": init_params, **entry}
+        return made
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an object of the class of that name.
@@ -64,8 +58,7 @@ class Registry(dict[str, dict[str, Any]]):
         if name in self:
             return self[name][self._kind](**self[name]["init_params"])
         if default is None:
-            where = f"{self._kind.capitalize()}Registry"
-            raise KeyError(must_be("name", f"one of {', '.join(self)}", name, where, "Pass one of these."))
+            raise KeyError(must_be("name", f"one of {', '.join(self)}", name, self._where, "Pass one of these."))
         return default
 
     def remove(self, name: str) -> None:
@@ -110,9 +103,8 @@ class ClassRegistry(dict[str, type]):
 
     def register_classes(self, module: ModuleType, base_cls: type, override: bool = False) -> None:
         """Add the classes of a module that derive from a base."""
-        for _, cls in inspect.getmembers(module, inspect.isclass):
-            if issubclass(cls, base_cls) and cls is not base_cls:
-                self(cls, override=override)
+        for cls in _classes(module, base_cls):
+            self(cls, override=override)
 
     @property
     def names(self) -> list[str]:
@@ -138,6 +130,12 @@ def register_classes(registry: Any, method: str, module: ModuleType, parent: typ
         module: The module.
         parent: The base of the classes, whose own method is not called.
     """
-    for _, cls in inspect.getmembers(module, inspect.isclass):
-        if issubclass(cls, parent) and getattr(cls, method).__func__ is not getattr(parent, method).__func__:
+    for cls in _classes(module, parent):
+        if getattr(cls, method).__func__ is not getattr(parent, method).__func__:
             getattr(cls, method)(registry)
+
+
+def _classes(module: ModuleType, parent: type) -> list[type]:
+    """Return the classes of a module that derive from another one."""
+    classes = (cls for _, cls in inspect.getmembers(module, inspect.isclass))
+    return [cls for cls in classes if issubclass(cls, parent) and cls is not parent]

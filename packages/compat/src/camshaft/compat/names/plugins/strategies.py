@@ -38,7 +38,6 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
         cluster_environment: What says which process this is, if it starts the processes.
     """
 
-    __stands_for__: ClassVar[type] = _ParallelStrategy
     of_trainer: ClassVar[Sequence[str]] = ("accelerator", "devices", "num_nodes", "precision")
 
     _process_group_backend: str | None = None
@@ -168,7 +167,6 @@ class DDPStrategy(ParallelStrategy, _DDPStrategy):  # type: ignore[misc]
         kwargs: Further arguments of today.
     """
 
-    __stands_for__: ClassVar[type] = _DDPStrategy
     of_trainer: ClassVar[Sequence[str]] = (*ParallelStrategy.of_trainer, "sync_batchnorm")
     strategy_name: Any = "ddp"
     is_distributed: Any = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from inspect import signature
 from typing import Any, ClassVar, Final
 
@@ -50,7 +50,6 @@ def chosen_mode(mode: str | None, monitor: str | None, where: str, *, is_auto_by
 
 _EARLY_STOPPING = "EarlyStopping"
 _NUM_ARGUMENTS_BEFORE_RANKS = 6  # behind `mode`
-_OWN_CHECK = "Override `_evaluate_stopping_criteria`."
 
 
 @has_arguments_of(_EarlyStopping)
@@ -69,12 +68,6 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
     Raises:
         ValueError: If it is not clear which direction is meant, or as `camshaft.callbacks.EarlyStopping`.
     """
-
-    __stands_for__: ClassVar[type] = _EarlyStopping
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "check_metrics": _OWN_CHECK,
-        "_evalute_stopping_criteria": _OWN_CHECK,
-    }
 
     def __init__(
         self,
@@ -137,9 +130,7 @@ class StochasticWeightAveraging(_StochasticWeightAveraging, metaclass=StandIn):
         ValueError: As `camshaft.callbacks.StochasticWeightAveraging`.
     """
 
-    __stands_for__: ClassVar[type] = _StochasticWeightAveraging
     includes_last_epoch: ClassVar[bool] = False
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {"swa_end": ""}
     _max_epochs: int = -1
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
@@ -179,8 +170,6 @@ class StochasticWeightAveraging(_StochasticWeightAveraging, metaclass=StandIn):
 
 class LearningRateMonitor(_LearningRateMonitor, metaclass=StandIn):
     """`camshaft.callbacks.LearningRateMonitor`, with the methods by which Lightning's class finds names."""
-
-    __stands_for__: ClassVar[type] = _LearningRateMonitor
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Start the schedule, also where only an override may have something to log."""

@@ -82,7 +82,6 @@ class LearningRateFinder(_LearningRateFinder, metaclass=StandIn):
     All groups are tried with the same rate, and the data are read at most as often as there are epochs to train.
     """
 
-    __stands_for__: ClassVar[type] = _LearningRateFinder
     SUPPORTED_MODES: ClassVar[tuple[str, ...]] = ("linear", "exponential")
 
     def _rates(self) -> Iterator[float]:
@@ -109,7 +108,6 @@ class LearningRateFinder(_LearningRateFinder, metaclass=StandIn):
 class BatchSizeFinder(_BatchSizeFinder, metaclass=StandIn):
     """`camshaft.callbacks.BatchSizeFinder` by Lightning's rules: "binsearch" always leaves the margin."""
 
-    __stands_for__: ClassVar[type] = _BatchSizeFinder
     SUPPORTED_MODES: ClassVar[tuple[str, ...]] = ("power", "binsearch")
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:

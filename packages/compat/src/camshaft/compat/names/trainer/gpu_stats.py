@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from camshaft.callbacks import DeviceStatsMonitor
 from camshaft.compat.names.stand_ins import StandIn
@@ -16,8 +16,6 @@ class GPUStatsMonitor(DeviceStatsMonitor, metaclass=StandIn):
         args: What was to be logged; utilisation, fan speed and temperature are not.
         kwargs: The same by name.
     """
-
-    __stands_for__: ClassVar[tuple[type, ...]] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warn_user(

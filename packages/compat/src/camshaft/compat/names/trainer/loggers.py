@@ -65,8 +65,6 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
         kwargs: Arguments of `SummaryWriter`.
     """
 
-    __stands_for__: ClassVar[type] = _TensorBoardLogger
-
     def __init__(
         self,
         save_dir: str | os.PathLike[str],
@@ -191,8 +189,6 @@ class CSVLogger(_HparamsInYaml, _CSVLogger, metaclass=StandIn):
     A given version that has metrics already is written anew, with a warning.
     """
 
-    __stands_for__: ClassVar[type] = _CSVLogger
-
     def __init__(
         self, save_dir: str | os.PathLike[str], name: str | None = _EXPERIMENT, *args: Any, **kwargs: Any
     ) -> None:
@@ -238,8 +234,6 @@ class WandbLogger(_WandbLogger, metaclass=StandIn):
         ValueError: If `sync_step` is given.
     """
 
-    __stands_for__: ClassVar[type] = _WandbLogger
-
     def __init__(
         self,
         name: str | None = None,
@@ -266,8 +260,6 @@ class MLFlowLogger(_MLFlowLogger, metaclass=StandIn):
         save_dir: As today; None is the default.
         kwargs: Today's arguments.
     """
-
-    __stands_for__: ClassVar[type] = _MLFlowLogger
 
     def __init__(
         self, experiment_name: str = _EXPERIMENT, *, save_dir: str | os.PathLike[str] | None = None, **kwargs: Any

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Callable
 from functools import partial
 from inspect import signature
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks.arguments import MissingMetricError
 from camshaft.callbacks.checkpoints.files import point_last_at
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument, same_as
+from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument
 from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import absolute, is_url, parent_of
@@ -24,18 +23,6 @@ from camshaft.hooks_core.support.remote_files import absolute, is_url, parent_of
 _CHECKPOINT = "ModelCheckpoint"
 _BEHIND_FILENAME = ("monitor", "verbose", "save_last", "save_top_k")  # of all releases since 1.2
 _EVERY_EPOCH = "{epoch}"
-_IN_HOOK = "Change the checkpoint in `on_save_checkpoint`, or override `_save_checkpoint`."
-_OWN_FOLDER = "Pass `dirpath`, or set `self.dirpath` in `setup`."
-_OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
-_UNCALLED = {
-    **dict.fromkeys(("_do_save", "_do_check_save", "save_checkpoint", "save_function"), _IN_HOOK),
-    "_find_last_checkpoints": "Pass the path as `ckpt_path`.",
-    "_ModelCheckpoint__init_ckpt_dir": _OWN_FOLDER,
-    "_ModelCheckpoint__warn_if_dir_not_empty": "Filter the warning where you look for it.",
-    "_ModelCheckpoint__init_monitor_mode": _OWN_ARGUMENTS,
-    "_ModelCheckpoint__init_triggers": _OWN_ARGUMENTS,
-    "_ModelCheckpoint__validate_init_configuration": _OWN_ARGUMENTS,
-}
 _WRITING_METHODS = (
     *("_save_checkpoint", "_save_topk_checkpoint", "_save_last_checkpoint", "_save_monitor_checkpoint"),
     *("_save_none_monitor_checkpoint", "_update_best_and_save"),
@@ -108,16 +95,8 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         ValueError: If it is not clear which direction is meant, or as `camshaft.callbacks.ModelCheckpoint`.
     """
 
-    __stands_for__: ClassVar[type] = _ModelCheckpoint
     CHECKPOINT_SLASH_CHAR: ClassVar[str] = "/"
-    _uncalled_methods: ClassVar[Mapping[str, str]] = _UNCALLED
 
-    _every_n_epochs: int = same_as("every_n_epochs")
-    _every_n_train_steps: int = same_as("every_n_train_steps")
-    _train_time_interval: timedelta | None = same_as("train_time_interval")
-    _save_on_train_epoch_end: bool | None = same_as("save_on_train_epoch_end")
-    _enable_version_counter: bool = same_as("enable_version_counter")
-    _defer_save_until_validation: bool = same_as("_is_deferred")
     _last_time_checked: float | None = None
     _last_checkpoint_saved: str = ""
     _saves_at_save_point: bool = False
@@ -136,11 +115,10 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         save_top_k: int | None = None,
         **arguments: Any,
     ) -> None:
-        if len(args) > 2 and _names_a_file(args[1]) and len(args) <= 2 + len(_BEHIND_FILENAME):
+        if 2 < len(args) <= 2 + len(_BEHIND_FILENAME) and _names_a_file(args[1]):
             behind = dict(zip(_BEHIND_FILENAME, args[2:], strict=False))
             monitor, save_top_k = behind.pop("monitor"), behind.pop("save_top_k", save_top_k)
-            arguments.update(behind)
-            args = args[:2]
+            args, arguments = args[:2], {**arguments, **behind}
         is_of_0_x = filepath is not None or save_best_only is not None or bool(prefix) or mode == "auto"
         arguments.update(_place(args, filepath, arguments))
         if save_best_only is not None:
@@ -148,36 +126,31 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
             note(_CHECKPOINT, f"save_best_only={save_best_only}", f"`save_top_k={save_top_k}`")
         if save_top_k is None or isinstance(save_top_k, bool):
             save_top_k = int(save_top_k is not False)
-        arguments["save_top_k"] = save_top_k
         if monitor is UNSET:
-            monitor = "val_loss" if is_of_0_x or arguments["save_top_k"] > 1 else None
+            monitor = "val_loss" if is_of_0_x or save_top_k > 1 else None
             if monitor is not None:
-                note(
-                    _CHECKPOINT,
-                    "no `monitor`",
-                    "`monitor='val_loss'`, as up to 0.9; pass monitor=None for the newest",
-                )
+                meaning = "`monitor='val_loss'`, as up to 0.9; pass monitor=None for the newest"
+                note(_CHECKPOINT, "no `monitor`", meaning)
         if period is not None and period < 1:
             taken, when = (1, "up to 0.9") if is_of_0_x else (0, "from 1.0 on")
             note(_CHECKPOINT, f"period={period}", f"`every_n_epochs={taken}`, as {when}")
             period = taken
         for name, every in (("period", period), ("every_n_val_epochs", every_n_val_epochs)):
             if every is not None:
-                refuse_argument(
-                    "every_n_epochs", arguments.get("every_n_epochs"), _CHECKPOINT, f"`{name}` is given", ""
-                )
+                given, why = arguments.get("every_n_epochs"), f"`{name}` is given"
+                refuse_argument("every_n_epochs", given, _CHECKPOINT, why, "")
                 arguments["every_n_epochs"] = every
-        if arguments.get("save_on_train_epoch_end") and not arguments.get("every_n_epochs"):
-            for name in ("every_n_train_steps", "train_time_interval"):
-                if arguments.get(name):
-                    note(_CHECKPOINT, f"save_on_train_epoch_end=True beside `{name}`", "left out: no epoch is due")
-                    arguments["save_on_train_epoch_end"] = None
+        for name in ("every_n_train_steps", "train_time_interval"):
+            at_end = arguments.get("save_on_train_epoch_end") and not arguments.get("every_n_epochs")
+            if at_end and arguments.get(name):
+                note(_CHECKPOINT, f"save_on_train_epoch_end=True beside `{name}`", "left out: no epoch is due")
+                arguments["save_on_train_epoch_end"] = None
         if prefix:
             arguments["filename"] = f"{prefix}-{arguments.get('filename') or _EVERY_EPOCH}"
             note(_CHECKPOINT, f"prefix={prefix!r}", f"`filename={arguments['filename']!r}`")
-        mode = chosen_mode(mode, monitor, _CHECKPOINT, is_auto_by_default=True)
         arguments["verbose"] = bool(arguments.get("verbose", False))
-        super().__init__(monitor=monitor, mode=mode, **arguments)
+        chosen = chosen_mode(mode, monitor, _CHECKPOINT, is_auto_by_default=True)
+        super().__init__(monitor=monitor, mode=chosen, save_top_k=save_top_k, **arguments)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Have overrides of earlier names called."""
@@ -312,30 +285,13 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         else:
             super()._remove_checkpoint(trainer, filepath)
 
-    def _format_checkpoint_name(
-        self,
-        filename: str | None,
-        metrics: dict[str, Any],
-        prefix: str | None = None,
-        auto_insert_metric_name: bool = True,
-    ) -> str:
+    def _format_checkpoint_name(self, filename: str | None, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> str:
         """Return the name with 0, and a warning, in place of metrics that have not been logged."""
         try:
-            return super()._format_checkpoint_name(filename, metrics, prefix, auto_insert_metric_name)
+            return super()._format_checkpoint_name(filename, metrics, *args, **kwargs)
         except MissingMetricError as error:
             warn_user(f"{error} The file's name gets 0 in its place.")
-            known = {**metrics, error.metric: 0}
-            return self._format_checkpoint_name(filename, known, prefix, auto_insert_metric_name)
-
-    @property
-    def best(self) -> Any:
-        """The best score, under the name that it had up to 0.7."""
-        return self.best_model_score
-
-    @property
-    def period(self) -> int:
-        """The epochs between checkpoints, under their name up to 1.3."""
-        return self.every_n_epochs
+            return self._format_checkpoint_name(filename, {**metrics, error.metric: 0}, *args, **kwargs)
 
 
 for _earlier, _today in _EARLIER_METHODS.items():
@@ -346,28 +302,24 @@ def _place(args: tuple[Any, ...], filepath: Any, arguments: dict[str, Any]) -> d
     """Return the folder and the file's name, if they are given by one of the earlier arguments."""
     if len(args) > 2 or (len(args) == 2 and not _names_a_file(args[1])):
         rule = "given by name after the first one: up to 1.1 the second was `monitor`, and `filename` later"
-        action = "Write monitor=... or filename=..."
-        raise TypeError(must_be("args", rule, args[1:], _CHECKPOINT, action))
-    if args and filepath is not None:
-        raise TypeError(
-            must_be("filepath", "left out beside a first argument", filepath, _CHECKPOINT, "Pass one of them.")
-        )
+        raise TypeError(must_be("args", rule, args[1:], _CHECKPOINT, "Write monitor=... or filename=..."))
     if filepath is not None:
+        rule = "left out beside a first argument"
+        if args:
+            raise TypeError(must_be("filepath", rule, filepath, _CHECKPOINT, "Pass one of them."))
         folder, name = _split(os.fspath(filepath))
         note(_CHECKPOINT, f"filepath={os.fspath(filepath)!r}", f"`dirpath={folder!r}, filename={name!r}`")
         return {"dirpath": folder, "filename": name}
-    if not args or args[0] is None:
-        return {"filename": args[1]} if len(args) == 2 else {}
-    first = os.fspath(args[0])
+    first = None if not args or args[0] is None else os.fspath(args[0])
+    place = {} if first is None else {"dirpath": first}
     if len(args) == 2:
-        return {"dirpath": first, "filename": args[1]}
-    if "{" in first:
-        folder, name = _split(first)
-        return {"dirpath": folder, "filename": name}
-    if "filename" not in arguments and not first.endswith(("/", os.sep)) and not os.path.isdir(first):
+        return {**place, "filename": args[1]}
+    if first is not None and "{" in first:
+        return dict(zip(("dirpath", "filename"), _split(first), strict=True))
+    if first and "filename" not in arguments and not first.endswith(("/", os.sep)) and not os.path.isdir(first):
         meaning = "the folder `dirpath`, as since 1.2; pass dirpath=... and filename=... for the path of a file"
         note(_CHECKPOINT, f"the path {first!r}", meaning)
-    return {"dirpath": first}
+    return place
 
 
 def _names_a_file(second: Any) -> bool:

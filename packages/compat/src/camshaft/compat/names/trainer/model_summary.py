@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
-from typing import Any, ClassVar
+from typing import Any
 
 from camshaft.callbacks import ModelSummary as _ModelSummary
 from camshaft.callbacks import RichModelSummary as _RichModelSummary
-from camshaft.compat.names.stand_ins import StandIn, same_as
+from camshaft.compat.names.stand_ins import StandIn
 from camshaft.compat.names.utilities import model_summaries
 
 _FACTS = ("total_parameters", "trainable_parameters", "model_size", "total_training_modes")
@@ -69,10 +69,6 @@ class ModelSummary(_ModelSummary, metaclass=StandIn):
         summarize_kwargs: Arguments for `summarize`.
     """
 
-    __stands_for__: ClassVar[Any] = _ModelSummary
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {"summarize": "", "_summary": ""}
-    _max_depth: int = same_as("max_depth")
-
     def __init__(self, max_depth: int = 1, *, example_input_array: Any = None, **summarize_kwargs: Any) -> None:
         super().__init__(max_depth, example_input_array=example_input_array)
         self._summarize_kwargs = summarize_kwargs
@@ -110,8 +106,6 @@ class RichModelSummary(ModelSummary, _RichModelSummary, metaclass=StandIn):
     Args:
         max_depth, example_input_array, summarize_kwargs: As in `ModelSummary`; "header_style" is the style of headings.
     """
-
-    __stands_for__: ClassVar[Any] = _RichModelSummary
 
     def __init__(self, max_depth: int = 1, **summarize_kwargs: Any) -> None:
         super().__init__(max_depth, **summarize_kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 from camshaft.callbacks import AdvancedProfiler as _AdvancedProfiler
 from camshaft.callbacks import PyTorchProfiler as _PyTorchProfiler
@@ -46,18 +46,12 @@ class _OneFile:
 class SimpleProfiler(_OneFile, _SimpleProfiler, metaclass=StandIn):
     """`camshaft.callbacks.SimpleProfiler`."""
 
-    __stands_for__: ClassVar[type] = _SimpleProfiler
-
 
 @has_arguments_of(_AdvancedProfiler)
 class AdvancedProfiler(_OneFile, _AdvancedProfiler, metaclass=StandIn):
     """`camshaft.callbacks.AdvancedProfiler`."""
 
-    __stands_for__: ClassVar[type] = _AdvancedProfiler
-
 
 @has_arguments_of(_PyTorchProfiler)
 class PyTorchProfiler(_OneFile, _PyTorchProfiler, metaclass=StandIn):
     """`camshaft.callbacks.PyTorchProfiler`."""
-
-    __stands_for__: ClassVar[type] = _PyTorchProfiler

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks import ProgressBar as _ProgressBar
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
@@ -43,13 +43,6 @@ def version_metrics(trainer: Any) -> dict[str, int | str]:
 class LightningBar(_Bar):
     """Attributes and methods of Lightning's bars, to be read and overridden; a base beside one of camshaft's bars."""
 
-    _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        (
-            *("has_dataloader_changed", "reset_dataloader_idx_tracker", "total_val_batches_current_dataloader"),
-            *("total_test_batches_current_dataloader", "total_predict_batches_current_dataloader"),
-        ),
-        "Override the hooks of batches, which get `dataloader_idx`.",
-    )
     _current_eval_dataloader_idx: int | None = None
 
     sanity_check_description = property(lambda _: "Sanity check", doc="Title of the bar of the sanity check.")
@@ -363,8 +356,6 @@ class ProgressBar(_TqdmBars, metaclass=StandIn):
         process_position: As today.
     """
 
-    __stands_for__: ClassVar[type] = _ProgressBar
-
     def __init__(self, refresh_rate: int = 1, process_position: int = 0) -> None:
         super().__init__(refresh_rate, process_position)
         names = overridden_names(type(self), ProgressBar)
@@ -384,11 +375,6 @@ class TQDMProgressBar(_TqdmBars, metaclass=StandIn):
         process_position: As today.
         leave: As today.
     """
-
-    __stands_for__: ClassVar[type] = _TQDMProgressBar
-    _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("_should_update", "_resolve_refresh_rate"), "Pass `refresh_rate`."
-    )
 
     def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
         super().__init__(refresh_rate, process_position, leave)

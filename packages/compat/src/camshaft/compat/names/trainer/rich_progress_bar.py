@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks.arguments import check_installed
@@ -81,14 +80,6 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
         refresh_rate_per_second: In 1.5: drawings a second; 0 draws none.
     """
 
-    __stands_for__: ClassVar[type] = _RichProgressBar
-    _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(_DRAWING, ""),
-        **dict.fromkeys(
-            ("train_progress_bar", "val_progress_bar", "val_sanity_check_bar", "test_progress_bar"),
-            "Override `configure_columns` or `open_display`.",
-        ),
-    }
     train_progress_bar_id = _id_property("train")
     val_progress_bar_id = _id_property("validation")
     val_sanity_progress_bar_id = _id_property("sanity")

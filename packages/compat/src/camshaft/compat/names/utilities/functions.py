@@ -1,4 +1,4 @@
-"""Functions of earlier releases: processes, seeds, collections, files, decorators."""
+"""Functions of earlier releases: processes, seeds, collections, loaders, models, files, decorators."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import os
 import random
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import IO, Any, ClassVar, TypeVar
+from dataclasses import fields, is_dataclass
+from itertools import chain
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
+import torch.distributed as dist
 from lightning_utilities.core import rank_zero
 from lightning_utilities.core.apply_func import apply_to_collection as apply_to_collection
 from lightning_utilities.core.rank_zero import (  # noqa: F401  (passed on, but for the first)
@@ -25,15 +28,18 @@ from lightning_utilities.core.rank_zero import (  # noqa: F401  (passed on, but 
     rank_zero_only,
 )
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
+from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from camshaft.compat.names.stand_ins import StandIn
+from camshaft.compat.names.utilities.types_and_flags import MisconfigurationException
 from camshaft.hooks_core import is_overridden as _is_overridden
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.transfer import move_to_device
 from camshaft.loops.data.combined_loader import CombinationMode
 from camshaft.loops.data.combined_loader import CombinedLoader as _CombinedLoader
-from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, isolated_randomness, seed_worker
+from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, isolated_randomness
 from camshaft.strategies import find_process_environment, is_rank_zero, read_checkpoint, write_checkpoint
 from camshaft.trainer import TrainingModule
 from camshaft.trainer.seeding import GLOBAL_SEED_VARIABLE as _VARIABLE
@@ -73,7 +79,50 @@ if getattr(rank_zero_only, "rank", None) is None:  # libraries that use it rely 
 
 def distributed_available() -> bool:
     """Return whether a process group is initialised."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    return dist.is_available() and dist.is_initialized()
+
+
+def sync_ddp(result: Tensor, group: Any = None, reduce_op: Any = None) -> Tensor:
+    """Return a tensor reduced over processes; it may be changed in place. Collective.
+
+    Args:
+        result: The tensor.
+        group: The processes; None means all.
+        reduce_op: One of `torch.distributed.ReduceOp` or its name, "avg" or "mean"; None means the sum.
+    """
+    name = reduce_op.lower() if isinstance(reduce_op, str) else ""
+    is_mean = name in ("avg", "mean")
+    operation = getattr(dist.ReduceOp, name.upper()) if name and not is_mean else reduce_op
+    dist.all_reduce(result, dist.ReduceOp.SUM if is_mean or operation is None else operation, group)
+    return result / dist.get_world_size(group) if is_mean else result
+
+
+def sync_ddp_if_available(result: Tensor, group: Any = None, reduce_op: Any = None) -> Tensor:
+    """Return what `sync_ddp` does where there are processes that joined, else the tensor. Collective."""
+    return sync_ddp(result, group, reduce_op) if distributed_available() else result
+
+
+class AllGatherGrad:
+    """`AllGatherGrad.apply(tensor, group)` gathers a tensor, and gradients flow through it."""
+
+    @staticmethod
+    def apply(tensor: Tensor, group: Any = None) -> Tensor:
+        """Return the tensors of all processes, along a new first dimension. Collective."""
+        return torch.stack(all_gather(tensor, dist.group.WORLD if group is None else group))  # type: ignore[no-untyped-call]
+
+
+def all_gather_ddp_if_available(tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+    """Return a tensor of all processes, along a new first dimension; in a single process the tensor. Collective.
+
+    Args:
+        tensor: The tensor.
+        group: The processes; None means all.
+        sync_grads: Whether gradients flow through it.
+    """
+    if not distributed_available():
+        return tensor
+    with torch.set_grad_enabled(sync_grads and torch.is_grad_enabled()):
+        return AllGatherGrad.apply(tensor, group)
 
 
 def rank_zero_warn(message: Any, category: type[Warning] = UserWarning, **_: Any) -> None:
@@ -85,10 +134,6 @@ def rank_zero_warn(message: Any, category: type[Warning] = UserWarning, **_: Any
 def rank_zero_deprecation(message: Any, *_: Any, **__: Any) -> None:
     """Warn on the first process that something will go."""
     rank_zero_warn(message, LightningDeprecationWarning)
-
-
-pl_worker_init_function = seed_worker
-"""Seeds the workers of a loader."""
 
 
 def seed_everything(seed: Any = None, workers: bool = False, verbose: bool = True) -> int:
@@ -135,11 +180,23 @@ def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
 
 def recursive_detach(in_dict: Any, to_cpu: bool = False) -> Any:
     """Detach every tensor of a collection, and move it to the CPU if wanted."""
+    return apply_to_collection(in_dict, Tensor, lambda one: one.detach().cpu() if to_cpu else one.detach())
 
-    def detach(tensor: Tensor) -> Tensor:
-        return tensor.detach().cpu() if to_cpu else tensor.detach()
 
-    return apply_to_collection(in_dict, Tensor, detach)
+def convert_tensors_to_scalars(data: Any) -> Any:
+    """Return nested data with tensors as numbers.
+
+    Raises:
+        ValueError: If one has not exactly one element.
+    """
+
+    def to_number(tensor: Tensor) -> int | float | bool:
+        if tensor.numel() != 1:
+            where = "convert_tensors_to_scalars"
+            raise ValueError(must_be("data", "tensors of one element", tensor, where, "Reduce it first."))
+        return tensor.item()
+
+    return apply_to_collection(data, Tensor, to_number)
 
 
 def flatten_dict(params: Mapping[Any, Any] | Namespace, delimiter: str = "/") -> dict[str, Any]:
@@ -164,20 +221,66 @@ def has_iterable_dataset(dataloader: Any) -> bool:
     return isinstance(getattr(dataloader, "dataset", None), IterableDataset)
 
 
-def has_len(dataloader: Any) -> bool:
-    """Return whether a loader has a length."""
+def sized_len(dataloader: Any) -> int | None:
+    """Return the length of a loader; None if it has none."""
     try:
-        len(dataloader)
+        return len(dataloader)
     except (TypeError, NotImplementedError):
-        return False
-    return not has_iterable_dataset(dataloader)
+        return None
 
 
-def load(
-    path_or_url: str | os.PathLike[str] | IO[bytes],
-    map_location: Any = None,
-    weights_only: bool | None = None,
-) -> dict[str, Any]:
+def has_len(dataloader: Any) -> bool:
+    """Return whether a loader has a length, and its dataset is no `IterableDataset`."""
+    return sized_len(dataloader) is not None and not has_iterable_dataset(dataloader)
+
+
+def extract_batch_size(batch: Any) -> int:
+    """Return the length of the first tensor of a batch; with a warning if others have another.
+
+    Raises:
+        MisconfigurationException: If there is no tensor.
+    """
+    sizes = _sizes(batch)
+    first = next((size for size in sizes if size is not None), None)
+    if first is None:
+        action = "Pass `self.log(..., batch_size=...)`."
+        raise MisconfigurationException(must_be("batch", "of tensors", batch, "extract_batch_size", action))
+    if any(size != first for size in sizes):
+        warn_user(
+            f"The tensors of a batch have different lengths, of which the first is taken: {first}. Pass "
+            "`self.log(..., batch_size=...)`."
+        )
+    return first
+
+
+def _sizes(batch: Any) -> Iterator[int | None]:
+    if isinstance(batch, Tensor):
+        yield len(batch) if batch.ndim else 1
+    elif isinstance(batch, Mapping):
+        yield from _sizes(batch.values())
+    elif isinstance(batch, Iterable) and not isinstance(batch, str):
+        for item in batch:
+            yield from _sizes(item)
+    elif is_dataclass(batch):
+        yield from _sizes([getattr(batch, field.name) for field in fields(batch)])
+    else:
+        yield None
+
+
+def suggested_max_num_workers(local_world_size: int) -> int:
+    """Return a number of workers for a loader: the usable CPUs, divided among the processes of a machine.
+
+    Raises:
+        ValueError: If the number of processes is below 1.
+    """
+    if local_world_size < 1:
+        where = "suggested_max_num_workers"
+        raise ValueError(must_be("local_world_size", "at least 1", local_world_size, where, "Pass such a number."))
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // local_world_size - 1)
+
+
+def load(path_or_url: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
     """Read a checkpoint; see `camshaft.strategies.read_checkpoint`.
 
     Args:
@@ -255,6 +358,103 @@ def is_oom_error(exception: BaseException) -> bool:
 def get_model_size_mb(model: nn.Module) -> float:
     """Return the size of a model's parameters and buffers in megabytes of 1,000,000 bytes."""
     return sum(tensor.nbytes for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)) / 1e6
+
+
+def optimizers_to_device(optimizers: Iterable[Optimizer], device: Any) -> None:
+    """Move the states of optimizers to a device, but for numbers of steps."""
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            if isinstance(state, dict):
+                state.update({name: move_data_to_device(one, device) for name, one in state.items() if name != "step"})
+            else:
+                optimizer.state[parameter] = move_data_to_device(state, device)
+
+
+def optimizer_to_device(optimizer: Optimizer, device: Any) -> None:
+    """Move the state of an optimizer to a device, but for numbers of steps."""
+    optimizers_to_device([optimizer], device)
+
+
+def grad_norm(module: nn.Module, norm_type: float | int | str, group_separator: str = "/") -> dict[str, Tensor]:
+    """Return the norm of each parameter's gradient, and of all together, by names to be logged.
+
+    Args:
+        module: The module; parameters without a gradient are left out.
+        norm_type: The order; "inf" is the greatest absolute value.
+        group_separator: What stands between the kind of norm and a parameter's name.
+
+    Raises:
+        ValueError: If the order is not positive.
+    """
+    order = float(norm_type)
+    if order <= 0 or math.isnan(order):
+        rule = "a positive number or 'inf'"
+        raise ValueError(must_be("norm_type", rule, norm_type, "grad_norm", "Pass such an order."))
+    norms = {
+        f"grad_{order}_norm{group_separator}{name}": parameter.grad.detach().norm(order)
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
+    if norms:
+        norms[f"grad_{order}_norm_total"] = torch.tensor([float(norm) for norm in norms.values()]).norm(order)
+    return norms
+
+
+def convert_params(params: Mapping[str, Any] | Namespace | None) -> dict[str, Any]:
+    """Return hyperparameters as a dictionary."""
+    params = vars(params) if isinstance(params, Namespace) else params
+    return params if isinstance(params, dict) else dict(params or {})
+
+
+def add_prefix(metrics: Mapping[str, Any], prefix: str, separator: str) -> Mapping[str, Any]:
+    """Return metrics with a prefix before their names; without a prefix as they are."""
+    return {f"{prefix}{separator}{name}": value for name, value in metrics.items()} if prefix else metrics
+
+
+def detect_nan_parameters(model: nn.Module) -> None:
+    """Raise `ValueError` if a parameter has values that are NaN or infinite."""
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            action = "Lower the learning rate, or clip gradients."
+            raise ValueError(must_be(name, "finite", parameter, type(model).__qualname__, action))
+
+
+class restricted_classmethod(classmethod):  # type: ignore[type-arg]
+    """Decorate a method of a class, which raises `TypeError` where it is called on an object."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        method = super().__get__(None, owner)
+        if instance is None:
+            return method
+        name = f"{type(instance).__name__}.{self.__func__.__name__}"
+
+        @functools.wraps(method)
+        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+            raise TypeError(must_be(name, "called on the class", instance, "a call on an object", "Use its result."))
+
+        return refuse
+
+
+class DeviceDtypeModuleMixin(nn.Module):
+    """A module that knows where its parameters are, and of which type."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its first parameter or buffer; the CPU without any."""
+        return next((one.device for one in chain(self.parameters(), self.buffers())), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its first parameter or buffer of floating-point numbers; torch's default without any."""
+        found = (one.dtype for one in chain(self.parameters(), self.buffers()) if one.is_floating_point())
+        return next(found, torch.get_default_dtype())
+
+
+def unwrap_lightning_module(wrapped_model: nn.Module) -> nn.Module:
+    """Return the module inside of DistributedDataParallel and the like."""
+    while isinstance(inner := getattr(wrapped_model, "module", None), nn.Module):
+        wrapped_model = inner
+    return wrapped_model
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

@@ -6,8 +6,8 @@ import ast
 import csv
 import os
 from argparse import Namespace
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import yaml  # type: ignore[import-untyped, unused-ignore]
@@ -138,35 +138,26 @@ def load_from_checkpoint(
     cls: type,
     checkpoint_path: Any,
     map_location: Any = None,
-    hparams_file: _Path | None = None,
-    strict: bool | None = None,
-    weights_only: bool | None = None,
+    hparams_file: Any = None,
+    strict: Any = None,
     **kwargs: Any,
 ) -> Any:
     """Build a module or a data module from a checkpoint, past an override of its `load_from_checkpoint`.
 
     Args:
         cls: The class.
-        checkpoint_path, map_location, hparams_file, strict, weights_only, kwargs: As in the method.
+        checkpoint_path, map_location, hparams_file, strict, kwargs: As in the method.
 
     Raises:
         TypeError: If the class is neither.
     """
-    if issubclass(cls, DataModule):
-        return _past_overrides(DataModule)(
-            cls, checkpoint_path, map_location, hparams_file, weights_only=weights_only, **kwargs
-        )
-    if issubclass(cls, TrainingModule):
-        return _past_overrides(TrainingModule)(
-            cls, checkpoint_path, map_location, hparams_file, strict=strict, weights_only=weights_only, **kwargs
-        )
-    rule = "a subclass of LightningModule or LightningDataModule"
-    raise TypeError(must_be("cls", rule, cls, "load_from_checkpoint", "Load its weights with `torch.load`."))
-
-
-def _past_overrides(base: Any) -> Callable[..., Any]:
-    function: Callable[..., Any] = base.load_from_checkpoint.__func__
-    return function
+    base: Any = next((kind for kind in (DataModule, TrainingModule) if issubclass(cls, kind)), None)
+    if base is None:
+        rule, action = "a subclass of LightningModule or LightningDataModule", "Load its weights with `torch.load`."
+        raise TypeError(must_be("cls", rule, cls, "load_from_checkpoint", action))
+    if base is TrainingModule:
+        kwargs["strict"] = strict
+    return base.load_from_checkpoint.__func__(cls, checkpoint_path, map_location, hparams_file, **kwargs)
 
 
 def load_state(cls: type, checkpoint: dict[str, Any], strict: bool | None = None, **kwargs: Any) -> Any:
@@ -199,6 +190,24 @@ def load_state(cls: type, checkpoint: dict[str, Any], strict: bool | None = None
     of_module = getattr(made, "strict_loading", True)
     made.load_state_dict(checkpoint["state_dict"], strict=of_module if strict is None else strict)
     return made
+
+
+@contextmanager
+def pl_legacy_patch() -> Iterator[None]:
+    """Do nothing: names of earlier releases in a checkpoint are found as they are."""
+    yield
+
+
+def migrate_checkpoint(
+    checkpoint: dict[str, Any], target_version: str | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a checkpoint as it is, since those of all releases are read, and that nothing was changed."""
+    return checkpoint, {}
+
+
+def pl_migrate_checkpoint(checkpoint: dict[str, Any], checkpoint_path: Any = None) -> dict[str, Any]:
+    """Return a checkpoint as it is, since those of all releases are read."""
+    return checkpoint
 
 
 def _is_there(path: _Path) -> bool:
