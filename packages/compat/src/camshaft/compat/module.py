@@ -21,7 +21,7 @@ from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.hyperparameters import HyperparametersMixin
 from camshaft.compat.private_parts import OwnFirst
 from camshaft.hooks_core import ModelHooks, Receiver
-from camshaft.hooks_core.dispatch.binding import own_classes
+from camshaft.hooks_core.dispatch.candidates import own_classes
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.eras.hooks import hooks_of_eras
 from camshaft.hooks_core.eras.releases import TODAY
