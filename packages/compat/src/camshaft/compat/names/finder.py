@@ -12,9 +12,18 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from camshaft.compat.names.released import defining_places, released, released_modules, released_submodules
 from camshaft.compat.names.stand_ins import MissingName, accept_pl_module, add_fields, stand_in
-from camshaft.compat.names.table import FLAG, FLAGS, ROOTS, advice, counterparts
+from camshaft.compat.names.table import (
+    FLAG,
+    FLAGS,
+    ROOTS,
+    advice,
+    counterparts,
+    defining_places,
+    released,
+    released_modules,
+    released_submodules,
+)
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.support.messages import must_be
 

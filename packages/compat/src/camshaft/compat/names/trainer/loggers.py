@@ -411,3 +411,37 @@ def merge_dicts(
         else:
             merged[key] = sum(values) / len(values) if function is None else function(values)
     return dict(merged)
+
+
+_Path = str | os.PathLike[str]
+
+
+class FabricCSVLogger(CSVLogger, FabricLogger):
+    """`camshaft.callbacks.CSVLogger`.
+
+    Args:
+        root_dir: The folder of all experiments.
+        name: As there; the default is that of Lightning.
+        args: Further arguments, as there.
+        kwargs: Likewise.
+    """
+
+    def __init__(self, root_dir: _Path, name: str | None = "lightning_logs", *args: Any, **kwargs: Any) -> None:
+        super().__init__(root_dir, name, *args, **kwargs)
+
+
+class FabricTensorBoardLogger(TensorBoardLogger, FabricLogger):
+    """`camshaft.callbacks.TensorBoardLogger`.
+
+    Args:
+        root_dir: The folder of all experiments.
+        name: As there; the default is that of Lightning.
+        version: As there.
+        args: `default_hp_metric`, `prefix` and `sub_dir`, as there.
+        kwargs: Likewise, and arguments of `SummaryWriter`.
+    """
+
+    def __init__(
+        self, root_dir: _Path, name: str | None = "lightning_logs", version: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(root_dir, name, version, False, *args, **kwargs)
