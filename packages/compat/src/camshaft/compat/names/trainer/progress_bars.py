@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks import ProgressBar as _ProgressBar
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
-from camshaft.compat.names.stand_ins import StandIn
+from camshaft.compat.names.stand_ins import StandIn, settable
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.support.messages import must_be
 
@@ -38,6 +38,13 @@ def version_metrics(trainer: Any) -> dict[str, int | str]:
     if version == "":
         return {}
     return {"v_num": version[-4:] if isinstance(version, str) else version}
+
+
+def _batches_of_loader(stage: str) -> property:
+    def get(bar: LightningBar) -> Any:
+        return getattr(bar.trainer, f"num_{stage}_batches")[bar._current_eval_dataloader_idx or 0]
+
+    return property(get, doc=f"Number of {stage} batches of the loader last passed to `has_dataloader_changed`.")
 
 
 class LightningBar(_Bar):
@@ -81,24 +88,14 @@ class LightningBar(_Bar):
             return self.total_train_batches
         return self.total_val_batches if stage in ("sanity", "validation") else super().num_batches(stage)
 
-    def _batches_of_loader(self, attribute: str) -> int | float:
-        found: int | float = getattr(self.trainer, attribute)[self._current_eval_dataloader_idx or 0]
-        return found
-
     @property
     def total_val_batches_current_dataloader(self) -> int | float:
         """Number of validation batches of the loader last passed to `has_dataloader_changed`."""
-        return self._batches_of_loader("num_sanity_val_batches" if self.trainer.sanity_checking else "num_val_batches")
+        of_all = self.trainer.num_sanity_val_batches if self.trainer.sanity_checking else self.trainer.num_val_batches
+        return of_all[self._current_eval_dataloader_idx or 0]  # type: ignore[no-any-return]
 
-    @property
-    def total_test_batches_current_dataloader(self) -> int | float:
-        """The same for test batches."""
-        return self._batches_of_loader("num_test_batches")
-
-    @property
-    def total_predict_batches_current_dataloader(self) -> int | float:
-        """The same for prediction batches."""
-        return self._batches_of_loader("num_predict_batches")
+    total_test_batches_current_dataloader = _batches_of_loader("test")
+    total_predict_batches_current_dataloader = _batches_of_loader("predict")
 
     def has_dataloader_changed(self, dataloader_idx: int) -> bool:
         """Return whether the loader has changed since the last call; to be called by subclasses."""
@@ -207,7 +204,7 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
         """Return the bar of prediction."""
         return self._new_bar(self.predict_description, smoothing=0)
 
-    @property
+    @settable
     def train_progress_bar(self) -> Any:
         """The tqdm bar of training.
 
@@ -220,10 +217,6 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
             self._begin_bar("train", self._train)
             self._next_look_seconds = 0.0
         return self._get_bar("train_progress_bar")
-
-    @train_progress_bar.setter
-    def train_progress_bar(self, bar: Any) -> None:
-        self._train_progress_bar = bar
 
     main_progress_bar = train_progress_bar  # alias in older code
 

@@ -101,14 +101,14 @@ class LightningEnum(states.StateName):
         return next((member for member in cls if wanted in (member.name.lower(), member.value.lower())), None)
 
 
-class TrainerFn(LightningEnum):
-    """The verbs, which equal the arguments of `setup` and `teardown`."""
+def _names(title: str, words: str) -> Any:
+    """Return an enumeration of words, or of names and values with "=" between."""
+    members = (word.partition("=") for word in words.split())
+    return LightningEnum(title, {name: value or name.lower() for name, _, value in members}, module=__name__)  # type: ignore[call-overload]
 
-    FITTING = "fit"
-    VALIDATING = "validate"
-    TESTING = "test"
-    PREDICTING = "predict"
-    TUNING = "tune"
+
+TrainerFn = _names("TrainerFn", "FITTING=fit VALIDATING=validate TESTING=test PREDICTING=predict TUNING=tune")
+"""The verbs, which equal the arguments of `setup` and `teardown`."""
 
 
 class RunningStage(LightningEnum):
@@ -125,30 +125,17 @@ class RunningStage(LightningEnum):
     dataloader_prefix = states.RunningStage.dataloader_prefix
 
 
-def _names(title: str, words: str) -> Any:
-    return LightningEnum(title, {word.upper(): word for word in words.split()})  # type: ignore[call-overload]
-
-
-AMPType = _names("AMPType", "apex native")
-DeviceType = _names("DeviceType", "CPU GPU IPU TPU")
+AMPType = _names("AMPType", "APEX NATIVE")
+DeviceType = _names("DeviceType", "CPU=CPU GPU=GPU IPU=IPU TPU=TPU")
 DistributedType = _names(
     "DistributedType",
-    "dp ddp ddp2 ddp_cpu ddp_spawn tpu_spawn deepspeed horovod ddp_sharded ddp_sharded_spawn ddp_fully_sharded",
+    "DP DDP DDP2 DDP_CPU DDP_SPAWN TPU_SPAWN DEEPSPEED HOROVOD DDP_SHARDED DDP_SHARDED_SPAWN DDP_FULLY_SHARDED",
 )
+GradClipAlgorithmType = _names("GradClipAlgorithmType", "VALUE NORM")
+"""The algorithms of gradient clipping, which equal the trainer's values."""
 
-
-class GradClipAlgorithmType(LightningEnum):
-    """The algorithms of gradient clipping, which equal the trainer's values."""
-
-    VALUE = "value"
-    NORM = "norm"
-
-
-class Interval(LightningEnum):
-    """When a `Timer` looks at the clock: after each step or epoch."""
-
-    step = "step"
-    epoch = "epoch"
+Interval = _names("Interval", "step epoch")
+"""When a `Timer` looks at the clock: after each step or epoch."""
 
 
 class MisconfigurationException(ValueError):
