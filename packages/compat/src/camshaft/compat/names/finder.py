@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -33,9 +33,7 @@ _OTHERWISE = "Nothing stands for it. Look for it in `camshaft.trainer`, `camshaf
 class AliasFinder(MetaPathFinder):
     """A finder of modules by the names of earlier code, before Python looks for files."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the specification of a module; None if it has none of these names.
 
         `from module import name` ends here for a name that the module has not as an attribute. Where an earlier release

@@ -20,12 +20,8 @@ from camshaft.strategies import ShardedStrategy as _ShardedStrategy
 _RESHARDS = {"FULL_SHARD": None, "HYBRID_SHARD": None, "SHARD_GRAD_OP": False, "_HYBRID_SHARD_ZERO2": False}
 _TODAY = "Pass `camshaft.strategies.ShardedStrategy(...)`, which has"
 _WITHOUT_EFFECT = (
-    "use_orig_params",
-    "limit_all_gathers",
-    "forward_prefetch",
-    "backward_prefetch",
-    "sync_module_states",
-    "device_id",
+    *("use_orig_params", "limit_all_gathers", "forward_prefetch", "backward_prefetch"),
+    *("sync_module_states", "device_id"),
 )
 """Arguments of torch's FullyShardedDataParallel for what `fully_shard` does by itself."""
 
@@ -100,8 +96,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
             raise ValueError(must_be("checkpoint_io", rule, self._checkpoint_io, where, action))
         if self._state_dict_type == "full":
             warn_user(
-                "state_dict_type='full': checkpoints are folders that all ranks write. Read whole tensors by "
-                "`camshaft.strategies.read_checkpoint`."
+                "state_dict_type='full': checkpoints are folders of all ranks. Read whole tensors by `read_checkpoint`."
             )
         dropped = [name for name in _WITHOUT_EFFECT if kwargs.pop(name, None) is not None]
         if dropped:

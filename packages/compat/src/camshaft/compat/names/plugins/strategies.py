@@ -200,10 +200,7 @@ class DDPStrategy(ParallelStrategy, _DDPStrategy):  # type: ignore[misc]
         """Choose devices and precision; see `Strategy.attach`."""
         super().attach(of_trainer)
         if self._start_method != "popen" and self.world_size > 1 and self.is_global_zero:
-            warn_user(
-                f"start_method={self._start_method!r} has no effect: the script itself is started once for each "
-                "process. Leave it out."
-            )
+            warn_user(f"start_method={self._start_method!r} has no effect: each process runs the script. Leave it out.")
         if is_overridden(self, "configure_ddp") or is_overridden(self, "_setup_model"):
             self.wrap_module = self._wrap_by_override
 

@@ -223,8 +223,7 @@ class LearningRateMonitor(_LearningRateMonitor, metaclass=StandIn):
     ) -> list[str]:
         """Return a name for each group of an optimizer, which is seen now."""
         seen_optimizers.append(optimizer)
-        if config is None or config.name is None:
-            seen_optimizer_types[type(optimizer)] += 1
+        seen_optimizer_types[type(optimizer)] += config is None or config.name is None
         prefix, groups = self._add_prefix(name, type(optimizer), seen_optimizer_types), optimizer.param_groups
         return [self._add_suffix(prefix, groups, idx) for idx in range(len(groups))]
 

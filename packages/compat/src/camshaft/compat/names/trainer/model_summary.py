@@ -19,6 +19,7 @@ from camshaft.callbacks.progress.example_forward import reason_not_to_run, run_e
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core.support.messages import must_be, warn_user
 
+_Columns = list[tuple[str, list[str]]]
 _FACTS = ("total_parameters", "trainable_parameters", "model_size", "total_training_modes")
 
 
@@ -26,7 +27,7 @@ def _printing(show: Callable[..., None]) -> Callable[..., None]:
     """Return a function that prints columns and totals by another one; an override may call it with other columns."""
 
     def summarize(
-        summary_data: list[tuple[str, list[str]]],
+        summary_data: _Columns,
         total_parameters: int,
         trainable_parameters: int,
         model_size: float,
@@ -48,7 +49,7 @@ def _printing(show: Callable[..., None]) -> Callable[..., None]:
     return summarize
 
 
-def _print_plain(summary_data: list[tuple[str, list[str]]], totals: Mapping[str, str], **_: Any) -> None:
+def _print_plain(summary_data: _Columns, totals: Mapping[str, str], **_: Any) -> None:
     columns = [[heading, *map(str, cells)] for heading, cells in summary_data]
     widths = [max(map(len, column)) for column in columns]
     rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True))
@@ -56,7 +57,7 @@ def _print_plain(summary_data: list[tuple[str, list[str]]], totals: Mapping[str,
 
 
 def _print_with_rich(
-    summary_data: list[tuple[str, list[str]]], totals: Mapping[str, str], header_style: Any = "bold magenta", **_: Any
+    summary_data: _Columns, totals: Mapping[str, str], header_style: Any = "bold magenta", **_: Any
 ) -> None:
     from rich import get_console
     from rich.table import Table
@@ -83,9 +84,8 @@ class ModelSummary(_ModelSummary, metaclass=StandIn):
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Print the summary, by an override of `summarize` if there is one. Collective where the forward is."""
-        if self.summarize in (ModelSummary.summarize, RichModelSummary.summarize) and (
-            type(self)._summary is ModelSummary._summary
-        ):
+        is_own = type(self)._summary is not ModelSummary._summary
+        if not is_own and self.summarize in (ModelSummary.summarize, RichModelSummary.summarize):
             super().on_fit_start(trainer, module)
         elif self.max_depth:
             summary = self._summary(trainer, module)
@@ -251,7 +251,7 @@ class Summary:
         root = type(self._model).__name__
         return {name: dict(counts.get(f"{root}.{name}", {})) for name in self.layer_names}
 
-    def _get_summary_data(self) -> list[tuple[str, list[str]]]:
+    def _get_summary_data(self) -> _Columns:
         """Return heading and cells of each column; libraries print tables of their own from it."""
         flops = [sum(counts.values()) for counts in self.flop_counts.values()]
         columns = [
@@ -282,8 +282,7 @@ def _num_elements(module: nn.Module, trainable: bool = False) -> int:
     counted = [one for one in parameters if not is_lazy(one)]
     if len(counted) < len(parameters):
         warn_user(
-            "The total number of parameters detected may be inaccurate, since some have no shape before the first "
-            "forward. Call the model once."
+            "The total number of parameters may be inaccurate, since some have no shape yet. Call the model once."
         )
     return sum(one.numel() for one in counted)
 

@@ -91,9 +91,7 @@ _PlainLoader.add_constructor(_TUPLE, lambda loader, node: tuple(loader.construct
 _PlainDumper.add_representer(tuple, lambda dumper, value: dumper.represent_sequence(_TUPLE, value))
 
 
-def save_hparams_to_yaml(
-    config_yaml: _Path, hparams: Mapping[str, Any] | Namespace, use_omegaconf: bool = True
-) -> None:
+def save_hparams_to_yaml(config_yaml: _Path, hparams: Any, use_omegaconf: bool = True) -> None:
     """Write hyperparameters as YAML; with a warning without those that it cannot have.
 
     Args:
@@ -119,8 +117,7 @@ def save_hparams_to_yaml(
             yaml.dump(value, Dumper=_PlainDumper)
         except yaml.representer.RepresenterError:
             warn_user(
-                f"The hyperparameter {key!r} is not in {os.fspath(config_yaml)}, since YAML cannot have it. Save a "
-                "plain value for it."
+                f"The hyperparameter {key!r} is not in {config_yaml}: YAML cannot have it. Save plain values."
             )
         else:
             kept[key] = value
@@ -216,9 +213,7 @@ def pl_migrate_checkpoint(checkpoint: dict[str, Any], checkpoint_path: Any = Non
 def _is_there(path: _Path) -> bool:
     if exists(os.fspath(path)):
         return True
-    warn_user(
-        f"There are no hyperparameters in {os.fspath(path)}, which does not exist. Check the path.", RuntimeWarning
-    )
+    warn_user(f"The file of hyperparameters {os.fspath(path)} does not exist. Check the path.", RuntimeWarning)
     return False
 
 
