@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
@@ -115,17 +114,6 @@ def _names(entries: str, place: str) -> dict[str, str]:
         name, several, home = entry.removesuffix("!").partition("<")
         found[name] = (home or place or ".") if several else ""
     return found
-
-
-@cache
-def released_submodules() -> Mapping[str, frozenset[str]]:
-    """Return by place the modules directly below it that release 2.6 has."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for place, rest in released_modules().items():
-        parent, _, name = place.rpartition(".")
-        if name and not rest.endswith("|gone") and (parent or not place.startswith("@")):
-            found[parent].add(name)
-    return {place: frozenset(names) for place, names in found.items()}
 
 
 @cache

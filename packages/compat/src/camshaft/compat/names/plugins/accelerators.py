@@ -280,12 +280,12 @@ def choose_accelerator(name: str | Accelerator) -> Accelerator:
         RuntimeError: If this machine has no such device.
     """
     where = "_AcceleratorConnector"
-    names = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(str(name), (name,))
-    found = [AcceleratorRegistry.get(one) if one in AcceleratorRegistry else one for one in names]
+    names: Any = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(str(name), (name,))
+    found: list[Any] = [AcceleratorRegistry.get(one) if one in AcceleratorRegistry else one for one in names]
     if not isinstance(found[0], Accelerator):
         rule = f"one of auto, gpu, {', '.join(AcceleratorRegistry)}"
         raise ValueError(must_be("accelerator", rule, name, where, "Pass one of these."))
-    present = next((accelerator for accelerator in found if accelerator.is_available()), None)
+    present: Accelerator | None = next((accelerator for accelerator in found if accelerator.is_available()), None)
     if present is None:
         rule, action = "present on this machine", "Pass 'auto' or 'cpu'."
         raise RuntimeError(must_be("accelerator", rule, name, where, action))

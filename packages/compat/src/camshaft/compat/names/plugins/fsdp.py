@@ -155,6 +155,5 @@ def _policy(field: str, value: Any) -> Any:
     return classes
 
 
-for _name in ("fsdp", "fsdp_cpu_offload"):
-    _offload = {"cpu_offload": True} if _name == "fsdp_cpu_offload" else {}
-    StrategyRegistry.register(_name, FSDPStrategy, "Sharded data parallelism", **_offload)
+StrategyRegistry.register("fsdp", FSDPStrategy, "Sharded data parallelism")
+StrategyRegistry.register("fsdp_cpu_offload", FSDPStrategy, "The same, with parameters on the CPU", cpu_offload=True)

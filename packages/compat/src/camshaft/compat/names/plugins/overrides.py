@@ -163,4 +163,7 @@ OF_STRATEGIES: Mapping[str, _Call] = {
     "setup_optimizers": _setup_optimizers,
 }
 
-OF_PRECISIONS = {"backward": partial(_backward, takes_none=True), "convert_module": _convert_module}
+OF_PRECISIONS: Mapping[str, _Call] = {
+    "backward": partial(_backward, takes_none=True),
+    "convert_module": _convert_module,
+}

@@ -45,6 +45,8 @@ _OF_STEPS = (
 class _Plugin(StandIn):
     """A metaclass whose calls return a precision of ours, but for subclasses an object of these."""
 
+    make: Any
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__ != __name__:
             return super().__call__(*args, **kwargs)

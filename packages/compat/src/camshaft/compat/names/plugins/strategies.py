@@ -21,6 +21,7 @@ from camshaft.compat.names.plugins.environments import (
 )
 from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
+from camshaft.compat.names.stand_ins import settable
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import DDPStrategy as _DDPStrategy
 from camshaft.strategies import ParallelStrategy as _ParallelStrategy
@@ -86,17 +87,13 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
             found["devices"] = len(devices) if is_cpu else [one.index or 0 for one in devices]
         return found
 
-    @property
+    @settable
     def parallel_devices(self) -> list[torch.device] | None:
         """The devices of this machine's processes; None while they are the trainer's to choose."""
         if self._parallel_devices is not None or not self._is_attached:
             return self._parallel_devices  # type: ignore[no-any-return]
         kind = self.device.type
         return [torch.device(kind) if kind == "cpu" else torch.device(kind, index) for index in self.device_ids]
-
-    @parallel_devices.setter
-    def parallel_devices(self, parallel_devices: Any) -> None:
-        self._parallel_devices = parallel_devices
 
     @property
     def num_processes(self) -> int:
@@ -312,6 +309,5 @@ def _device_of(accelerator: Any, arguments: Mapping[str, Any]) -> torch.device:
 
 StrategyRegistry.register("single_device", SingleDeviceStrategy, "One process on one device")
 StrategyRegistry.register("ddp", DDPStrategy, "Data parallelism, a process for each device")
-for _value in (True, False):
-    _name = f"ddp_find_unused_parameters_{str(_value).lower()}"
-    StrategyRegistry.register(_name, DDPStrategy, "Data parallelism", find_unused_parameters=_value)
+StrategyRegistry.register("ddp_find_unused_parameters_true", DDPStrategy, "The same", find_unused_parameters=True)
+StrategyRegistry.register("ddp_find_unused_parameters_false", DDPStrategy, "The same", find_unused_parameters=False)

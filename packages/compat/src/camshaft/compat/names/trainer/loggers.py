@@ -314,7 +314,8 @@ class LightningLoggerBase(FabricLogger, metaclass=StandIn):
         return {name: value if isinstance(value, plain) else str(value) for name, value in params.items()}
 
     def _add_prefix(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        return add_prefix(metrics, getattr(self, "_prefix", "") or self.prefix, self.LOGGER_JOIN_CHAR)
+        prefix: Any = getattr(self, "_prefix", "") or self.prefix
+        return add_prefix(metrics, prefix, self.LOGGER_JOIN_CHAR)
 
 
 class DummyLogger(_Logger, metaclass=StandIn):

@@ -116,9 +116,7 @@ def save_hparams_to_yaml(config_yaml: _Path, hparams: Any, use_omegaconf: bool =
         try:
             yaml.dump(value, Dumper=_PlainDumper)
         except yaml.representer.RepresenterError:
-            warn_user(
-                f"The hyperparameter {key!r} is not in {config_yaml}: YAML cannot have it. Save plain values."
-            )
+            warn_user(f"The hyperparameter {key!r} is not in {config_yaml}: YAML cannot have it. Save plain values.")
         else:
             kept[key] = value
     with _open(config_yaml, "w") as file:

@@ -19,9 +19,6 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.trainer import states
 
 _DEVICE = torch.device | str | int
-TRAIN_DATALOADERS = EVAL_DATALOADERS = OptimizerLRScheduler = _MAP_LOCATION_TYPE = Any
-_PRECISION_INPUT = _PRECISION_INPUT_INT = _PRECISION_INPUT_STR = _PRECISION_INPUT_STR_ALIAS = Any
-LRSchedulerConfigType = OptimizerConfig = OptimizerLRSchedulerConfig = dict
 STEP_OUTPUT = Tensor | Mapping[str, Any] | None
 EPOCH_OUTPUT = list[Tensor | Mapping[str, Any] | None]
 LRSchedulerType = type[LRScheduler] | type[ReduceLROnPlateau]
