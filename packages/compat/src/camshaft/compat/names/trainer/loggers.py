@@ -95,9 +95,8 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
             super().log_graph(model, example)
         else:
             warn_user(
-                "Could not log computational graph to TensorBoard: the attribute `example_input_array` of "
-                f"{type(model).__name__} is {type(example).__name__}, and must be a tensor or a tuple of inputs. "
-                "Set it to one, or leave out `log_graph`."
+                "Could not log computational graph to TensorBoard: `example_input_array` must be a tensor or tuple of "
+                f"inputs, but is {type(example).__name__}. Set it, or leave out `log_graph`."
             )
 
     def save(self) -> None:

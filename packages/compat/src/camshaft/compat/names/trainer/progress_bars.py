@@ -130,14 +130,11 @@ class LightningBar(_Bar):
         self._refresh_rate = todays_refresh_rate(batches)
 
 
-_ATTRIBUTES = {
-    "train": "_train_progress_bar",
-    "sanity": "_val_progress_bar",
-    "validation": "_val_progress_bar",
-    "test": "_test_progress_bar",
-    "predict": "_predict_progress_bar",
-}
-_BARS = tuple(dict.fromkeys(_ATTRIBUTES.values()))
+_BARS = ("_train_progress_bar", "_val_progress_bar", "_test_progress_bar", "_predict_progress_bar")
+
+
+def _attribute(stage: str) -> str:
+    return f"_{'val' if stage in ('sanity', 'validation') else stage}_progress_bar"
 
 
 def _bar_property(name: str, doc: str) -> property:
@@ -239,16 +236,8 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
     def _new_bar(self, description: str, is_below: bool = False, leave: bool = True, **options: Any) -> Any:
         from camshaft.compat.names.trainer.tqdm_bar import Tqdm
 
-        return Tqdm(
-            desc=description,
-            position=2 * self.process_position + is_below,
-            disable=self.is_disabled,
-            leave=leave,
-            dynamic_ncols=True,
-            file=sys.stdout,
-            bar_format=self.BAR_FORMAT,
-            **options,
-        )
+        options |= {"position": 2 * self.process_position + is_below, "disable": self.is_disabled, "leave": leave}
+        return Tqdm(desc=description, dynamic_ncols=True, file=sys.stdout, bar_format=self.BAR_FORMAT, **options)
 
     def _get_bar(self, name: str) -> Any:
         bar = getattr(self, f"_{name}")
@@ -265,8 +254,8 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
 
     def _begin_bar(self, stage: str, meter: Any) -> None:
         if stage != "train" or self.leave or self._train_progress_bar is None:
-            setattr(self, _ATTRIBUTES[stage], getattr(self, f"init_{stage}_tqdm")())
-        bar = getattr(self, _ATTRIBUTES[stage])
+            setattr(self, _attribute(stage), getattr(self, f"init_{stage}_tqdm")())
+        bar = getattr(self, _attribute(stage))
         bar.reset()
         bar.total = int(meter.total) if math.isfinite(meter.total) else None
         bar.initial = 0
@@ -277,7 +266,7 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
     def _end_evaluation(self, trainer: Any, module: Any) -> None:
         if self._makes_bars and self._evaluation is not None:
             self._draw(trainer, module)
-            getattr(self, _ATTRIBUTES[self._stage]).close()
+            getattr(self, _attribute(self._stage)).close()
         super()._end_evaluation(trainer, module)
 
     def _shown_metrics(self, trainer: Any, module: Any) -> Any:
@@ -311,7 +300,7 @@ class _DisplayByBars:
         owner = self._owner
         passes = (("train", owner._train), (owner._stage, owner._evaluation))
         for row, stage in zip(rows, [stage for stage, meter in passes if meter is not None], strict=True):
-            bar = getattr(owner, _ATTRIBUTES[stage])
+            bar = getattr(owner, _attribute(stage))
             bar.n = row.position
             if stage == "train":
                 bar.set_postfix(dict(metrics))  # which draws it

@@ -151,13 +151,10 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
         from camshaft.compat.names.trainer import rich_columns
 
         theme = self.theme
+        styles = (theme.progress_bar, theme.progress_bar_finished, theme.progress_bar_pulse)
         return [
             TextColumn(f"[{theme.description or 'progress.description'}]{{task.description}}"),
-            rich_columns.CustomBarColumn(
-                complete_style=theme.progress_bar,
-                finished_style=theme.progress_bar_finished,
-                pulse_style=theme.progress_bar_pulse,
-            ),
+            rich_columns.CustomBarColumn(40, "bar.back", *styles),
             rich_columns.BatchesProcessedColumn(theme.batch_progress),
             rich_columns.CustomTimeColumn(theme.time),
             rich_columns.ProcessingSpeedColumn(theme.processing_speed),
@@ -193,9 +190,8 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
             reconfigure(**self._console_kwargs)
             self._console = get_console()
             theme = self.theme
-            self._metric_component = MetricsTextColumn(
-                trainer, theme.metrics, theme.metrics_text_delimiter, theme.metrics_format
-            )
+            settings = (theme.metrics, theme.metrics_text_delimiter, theme.metrics_format)
+            self._metric_component = MetricsTextColumn(trainer, *settings)
             columns = (*self.configure_columns(trainer), self._metric_component)
             self.progress = CustomProgress(*columns, auto_refresh=False, console=self._console)
             self.progress.start()
