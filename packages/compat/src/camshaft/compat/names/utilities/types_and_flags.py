@@ -7,11 +7,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 import torch
+from lightning_utilities.core.imports import RequirementCache, package_available
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -154,19 +153,6 @@ LIGHTNING_VERSION = "2.6.0"
 """Likewise for `lightning`, which came with 2.0."""
 
 
-def _package_available(package_name: str) -> bool:
-    """Return whether a package can be imported."""
-    return _module_available(package_name.partition(".")[0])
-
-
-def _module_available(module_path: str) -> bool:
-    """Return whether a module can be imported."""
-    try:
-        return find_spec(module_path) is not None
-    except ImportError:
-        return False
-
-
 _WITHOUT_COUNTERPART = re.compile(
     r"APEX|BAGUA|BITSANDBYTES|DEEPSPEED|FAIRSCALE\w*|HABANA_FRAMEWORK|HIVEMIND|HOROVOD|HPU|IPU|POPTORCH|TPU|"
     r"TRANSFORMER_ENGINE|XLA"
@@ -191,14 +177,16 @@ def __getattr__(name: str) -> bool:
     """Return a flag by its name, such as `_TORCH_GREATER_EQUAL_2_4`, `_OMEGACONF_AVAILABLE` or `_IS_WINDOWS`."""
     compared = _COMPARED.fullmatch(name)
     if compared is not None:
-        wanted = tuple(int(part) for part in compared["version"].split("_"))
-        return _release(compared["package"].lower()) >= wanted
+        package, wanted = compared["package"].lower(), compared["version"].replace("_", ".")
+        if package == "python":
+            return sys.version_info >= tuple(map(int, wanted.split(".")))
+        return bool(RequirementCache(f"{package}>={wanted}"))
     if name in _OF_MACHINE:
         return _OF_MACHINE[name]()
     if name.startswith("_") and name.endswith("_AVAILABLE"):
         library = name[1:].removesuffix("_AVAILABLE")
         is_of_use = _WITHOUT_COUNTERPART.fullmatch(library) is None
-        return is_of_use and _module_available(_MODULES.get(library, library.lower()))
+        return is_of_use and package_available(_MODULES.get(library, library.lower()))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -211,14 +199,3 @@ _MODULES = {
     "TENSORBOARDX": "tensorboardX",
 }
 """The modules of libraries that are not the library's name in lower case."""
-
-
-def _release(package: str) -> tuple[int, ...]:
-    """Return the numbers of a package's version; () if it is not installed."""
-    if package == "python":
-        return tuple(sys.version_info[:3])
-    try:
-        found = re.match(r"\d+(\.\d+)*", version(package))
-    except PackageNotFoundError:
-        return ()
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
