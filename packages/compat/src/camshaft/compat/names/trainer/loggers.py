@@ -21,7 +21,7 @@ from camshaft.callbacks.loggers.csv_logger import MetricsFile
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperiment
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.compat.names.stand_ins import StandIn, refuse_argument, warn_of_overrides
+from camshaft.compat.names.stand_ins import StandIn, refuse_argument, same_as, warn_of_overrides
 from camshaft.compat.names.utilities.functions import add_prefix, convert_params, flatten_dict
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.hooks_core.support.remote_files import exists, is_url, join, local_path, remove, replace_file
@@ -252,10 +252,7 @@ class MLFlowLogger(_MLFlowLogger, metaclass=StandIn):
     def __init__(self, experiment_name: str = _EXPERIMENT, *, save_dir: _Path | None = None, **kwargs: Any) -> None:
         super().__init__(experiment_name, save_dir="./mlruns" if save_dir is None else save_dir, **kwargs)
 
-    @property
-    def name(self) -> str:
-        """The experiment's id, which the run is made for."""
-        return self.experiment_id
+    name: Any = same_as("experiment_id")  # which the run is made for
 
 
 _NOT_CALLED = ("agg_and_log_metrics", "update_agg_funcs")
@@ -299,10 +296,7 @@ class LightningLoggerBase(FabricLogger, metaclass=StandIn):
         self.prefix = getattr(self, "prefix", "")
         warn_of_overrides(type(self), _NOT_CALLED, "Put it into `log_metrics`, or into a callback.")
 
-    @property
-    def rank(self) -> int:
-        """0 on the first process, else 1, as loggers of 0.5 and 0.6 ask."""
-        return 0 if is_rank_zero() else 1
+    rank = property(lambda _: int(not is_rank_zero()), doc="0 on the first process, else 1, as loggers of 0.5 ask.")
 
     _convert_params = staticmethod(convert_params)
     _flatten_dict = staticmethod(flatten_dict)
@@ -322,16 +316,9 @@ class DummyLogger(_Logger, metaclass=StandIn):
 
     __stands_for__: ClassVar[type] = SilentLogger
 
-    def __init__(self) -> None:
-        self._experiment = DummyExperiment()
-
     name: Any = ""
     version: Any = ""
-
-    @property
-    def experiment(self) -> DummyExperiment:
-        """An object that takes every call."""
-        return self._experiment
+    experiment: Any = DummyExperiment()  # which takes every call
 
     def log_metrics(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""

@@ -6,6 +6,7 @@ import ast
 import csv
 import inspect
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
@@ -261,9 +262,7 @@ def save_hyperparameters(
         given_hparams = {field.name: getattr(obj, field.name) for field in fields(obj) if field.init}
     if given_hparams is not None and all(isinstance(name, str) for name in args):
         args = ({name: given_hparams[name] for name in args or given_hparams},)
-    current = inspect.currentframe()
-    caller = None if current is None else current.f_back
-    obj.save_hyperparameters(*args, ignore=ignore, frame=frame or caller)
+    obj.save_hyperparameters(*args, ignore=ignore, frame=frame or sys._getframe(1))
 
 
 def lightning_hasattr(model: Any, attribute: str) -> bool:

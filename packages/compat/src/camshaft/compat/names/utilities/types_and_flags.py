@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning_utilities.core.imports import RequirementCache, package_available
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -175,6 +174,8 @@ FLOAT64_EPSILON = torch.finfo(torch.float64).eps
 
 def __getattr__(name: str) -> bool:
     """Return a flag by its name, such as `_TORCH_GREATER_EQUAL_2_4`, `_OMEGACONF_AVAILABLE` or `_IS_WINDOWS`."""
+    from lightning_utilities.core.imports import RequirementCache, package_available  # rarely needed
+
     compared = _COMPARED.fullmatch(name)
     if compared is not None:
         package, wanted = compared["package"].lower(), compared["version"].replace("_", ".")
