@@ -282,4 +282,4 @@ def find_free_network_port() -> int:
     """Return a free port of this machine, or `STANDALONE_PORT`."""
     from torch.distributed.elastic.utils.distributed import get_free_port  # rarely needed
 
-    return int(os.environ.get("STANDALONE_PORT") or get_free_port())
+    return int(os.environ.get("STANDALONE_PORT") or get_free_port())  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer
 from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
 from camshaft.compat.names.plugins.strategies import ParallelStrategy
+from camshaft.compat.names.stand_ins import same_as
 from camshaft.compat.names.table import uncalled
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import ShardedStrategy as _ShardedStrategy
@@ -74,10 +75,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
         self._state_dict_type, self._mesh = state_dict_type, device_mesh
         self.kwargs: dict[str, Any] = {"auto_wrap_policy": auto_wrap_policy, **kwargs}
 
-    @property
-    def mixed_precision_config(self) -> Any:
-        """The `mixed_precision`."""
-        return self.mixed_precision
+    mixed_precision_config: Any = same_as("mixed_precision")
 
     @classmethod
     def get_registered_strategies(cls) -> list[str]:

@@ -21,7 +21,7 @@ from camshaft.compat.names.plugins.environments import (
 )
 from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
-from camshaft.compat.names.stand_ins import settable
+from camshaft.compat.names.stand_ins import same_as, settable
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import DDPStrategy as _DDPStrategy
 from camshaft.strategies import ParallelStrategy as _ParallelStrategy
@@ -105,10 +105,7 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
         """The index of this machine."""
         return self.global_rank // max(1, self.num_processes)
 
-    @property
-    def process_group_backend(self) -> str | None:
-        """The backend that was asked for."""
-        return self._process_group_backend
+    process_group_backend: Any = same_as("_process_group_backend")  # that was asked for
 
     def _get_process_group_backend(self) -> str:
         """Return the backend of the processes."""
