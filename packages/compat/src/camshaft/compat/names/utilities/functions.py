@@ -150,12 +150,10 @@ def seed_everything(seed: Any = None, workers: bool = False, verbose: bool = Tru
     Raises:
         ValueError: If it is out of range, or no number.
     """
-    if seed is None:
-        seed = os.environ.get(_VARIABLE)
-    if seed is None:
+    if seed is None and _VARIABLE not in os.environ:
         seed = random.randint(0, 2**32 - 1)
         warn_user(f"seed_everything was given no seed, and took {seed}. Pass it to repeat the run.")
-    return _seed_everything(int(seed), workers=workers, verbose=verbose)
+    return _seed_everything(None if seed is None else int(seed), workers=workers, verbose=verbose)
 
 
 def reset_seed() -> None:

@@ -134,18 +134,13 @@ def update_hparams(hparams: MutableMapping[str, Any], updates: Mapping[str, Any]
 
 
 def load_from_checkpoint(
-    cls: type,
-    checkpoint_path: Any,
-    map_location: Any = None,
-    hparams_file: Any = None,
-    strict: Any = None,
-    **kwargs: Any,
+    cls: type, checkpoint_path: Any, map_location: Any = None, hparams_file: Any = None, strict: Any = None, **init: Any
 ) -> Any:
     """Build a module or a data module from a checkpoint, past an override of its `load_from_checkpoint`.
 
     Args:
         cls: The class.
-        checkpoint_path, map_location, hparams_file, strict, kwargs: As in the method.
+        checkpoint_path, map_location, hparams_file, strict, init: As in the method.
 
     Raises:
         TypeError: If the class is neither.
@@ -155,8 +150,8 @@ def load_from_checkpoint(
         rule, action = "a subclass of LightningModule or LightningDataModule", "Load its weights with `torch.load`."
         raise TypeError(must_be("cls", rule, cls, "load_from_checkpoint", action))
     if base is TrainingModule:
-        kwargs["strict"] = strict
-    return base.load_from_checkpoint.__func__(cls, checkpoint_path, map_location, hparams_file, **kwargs)
+        init["strict"] = strict
+    return base.load_from_checkpoint.__func__(cls, checkpoint_path, map_location, hparams_file, **init)
 
 
 def load_state(cls: type, checkpoint: dict[str, Any], strict: bool | None = None, **kwargs: Any) -> Any:
