@@ -16,8 +16,9 @@ from torch import nn
 
 from camshaft.compat.names.finder import counterpart_of, load
 from camshaft.compat.names.plugins import accelerators, environments
-from camshaft.compat.names.released import released, released_modules
-from camshaft.compat.names.utilities import functions, model_summaries, saving
+from camshaft.compat.names.table import released, released_modules
+from camshaft.compat.names.trainer import model_summary
+from camshaft.compat.names.utilities import functions, saving
 
 lightning = pytest.importorskip("lightning.pytorch")
 
@@ -165,7 +166,7 @@ class _Layers(lightning.LightningModule):  # type: ignore[misc]
 @pytest.mark.parametrize("max_depth", [-1, 0, 1, 2])
 def test_summaries_say_the_same_of_layers(max_depth: int) -> None:
     ours, others = (
-        module.summarize(_Layers(), max_depth) for module in (model_summaries, theirs("utilities.model_summary"))
+        module.summarize(_Layers(), max_depth) for module in (model_summary, theirs("utilities.model_summary"))
     )
     names = (
         "layer_names layer_types in_sizes out_sizes param_nums training_modes total_training_modes total_parameters "
@@ -183,7 +184,7 @@ def test_flops_are_counted_alike() -> None:
     model = lightning.LightningModule()
     model.net, model.example_input_array = nn.Sequential(nn.Linear(2, 3), nn.Conv1d(3, 4, 1)), torch.ones(1, 3, 2)
     model.forward = lambda batch: model.net[1](model.net[0](batch).mT)
-    ours, others = (module.summarize(model, -1) for module in (model_summaries, theirs("utilities.model_summary")))
+    ours, others = (module.summarize(model, -1) for module in (model_summary, theirs("utilities.model_summary")))
     assert (ours.total_flops, ours.flop_counts) == (others.total_flops, others.flop_counts)
     assert ours.total_flops > 0
 
@@ -191,7 +192,7 @@ def test_flops_are_counted_alike() -> None:
 @given(st.integers(0, 10**17))
 def test_counts_are_shortened_alike(count: int) -> None:
     shorten = theirs("utilities.model_summary").get_human_readable_count
-    assert model_summaries.get_human_readable_count(count) == shorten(count)
+    assert model_summary.get_human_readable_count(count) == shorten(count)
 
 
 class Mixin:

@@ -20,9 +20,14 @@ from trainer_parts import NO_VALIDATION, loader
 import camshaft.callbacks as ours
 from camshaft.callbacks import CSVLogger
 from camshaft.compat import Trainer
-from camshaft.compat.names.trainer.callbacks import EarlyStopping, StochasticWeightAveraging
+from camshaft.compat.names.trainer.callbacks import (
+    AdvancedProfiler,
+    EarlyStopping,
+    PyTorchProfiler,
+    SimpleProfiler,
+    StochasticWeightAveraging,
+)
 from camshaft.compat.names.trainer.model_checkpoint import ModelCheckpoint
-from camshaft.compat.names.trainer.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 from camshaft.compat.names.trainer.progress_bars import ProgressBar, TQDMProgressBar
 from camshaft.compat.names.trainer.rich_progress_bar import RichProgressBar
 from camshaft.hooks_core import CATALOGUE, Callback, HookFaultWarning

@@ -18,20 +18,18 @@ from camshaft.compat.names.modules.boring_classes import (
     ManualOptimBoringModel,
     RandomIterableDataset,
 )
-from camshaft.compat.names.utilities.constructors import (
+from camshaft.compat.names.utilities.saving import (
+    get_filesystem,
     get_init_args,
     lightning_getattr,
     lightning_hasattr,
     lightning_setattr,
-    save_hyperparameters,
-)
-from camshaft.compat.names.utilities.saving import (
-    get_filesystem,
     load_from_checkpoint,
     load_hparams_from_tags_csv,
     load_hparams_from_yaml,
     load_state,
     save_hparams_to_yaml,
+    save_hyperparameters,
     update_hparams,
 )
 from camshaft.trainer.hyperparameters import HyperparametersMixin

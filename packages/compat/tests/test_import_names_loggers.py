@@ -13,11 +13,11 @@ from trainer_parts import NO_VALIDATION, loader
 
 import camshaft.callbacks as ours
 from camshaft.compat import Trainer
-from camshaft.compat.names.trainer.fabric_loggers import FabricCSVLogger
 from camshaft.compat.names.trainer.loggers import (
     CSVLogger,
     DummyExperiment,
     DummyLogger,
+    FabricCSVLogger,
     FabricLogger,
     LightningLoggerBase,
     MLFlowLogger,
@@ -265,7 +265,7 @@ def test_a_csv_logger_has_the_experiment_and_the_files_of_lightning(tmp_path: Pa
 
 
 def test_loggers_of_fabric_write_below_their_root_dir(tmp_path: Path) -> None:
-    from camshaft.compat.names.trainer.fabric_loggers import FabricCSVLogger, FabricTensorBoardLogger
+    from camshaft.compat.names.trainer.loggers import FabricCSVLogger, FabricTensorBoardLogger
 
     logger = FabricCSVLogger(root_dir=tmp_path, version=3, flush_logs_every_n_steps=1)
     logger.log_metrics({"loss": 0.5}, 0)

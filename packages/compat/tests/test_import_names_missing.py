@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from import_names_parts import names_of_earlier_code
 
-from camshaft.compat.names.released import released, released_modules
 from camshaft.compat.names.stand_ins import MissingNameError
+from camshaft.compat.names.table import released, released_modules
 
 pytest.importorskip("torchmetrics")
 

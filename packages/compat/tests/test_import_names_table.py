@@ -7,8 +7,7 @@ import pytest
 from import_names_parts import names_of_earlier_code
 
 from camshaft.compat.names.finder import counterpart_of, load, names_in
-from camshaft.compat.names.released import released, released_modules
-from camshaft.compat.names.table import ROOTS, advice, counterparts
+from camshaft.compat.names.table import ROOTS, advice, counterparts, released, released_modules
 
 pytest.importorskip("torchmetrics")
 

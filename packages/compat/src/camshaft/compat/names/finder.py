@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -12,9 +13,17 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from camshaft.compat.names.released import defining_places, released, released_modules, released_submodules
 from camshaft.compat.names.stand_ins import MissingName, accept_pl_module, add_fields, stand_in
-from camshaft.compat.names.table import FLAG, FLAGS, ROOTS, advice, counterparts
+from camshaft.compat.names.table import (
+    FLAG,
+    FLAGS,
+    ROOTS,
+    advice,
+    counterparts,
+    defining_places,
+    released,
+    released_modules,
+)
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.support.messages import must_be
 
@@ -24,9 +33,7 @@ _OTHERWISE = "Nothing stands for it. Look for it in `camshaft.trainer`, `camshaf
 class AliasFinder(MetaPathFinder):
     """A finder of modules by the names of earlier code, before Python looks for files."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the specification of a module; None if it has none of these names.
 
         `from module import name` ends here for a name that the module has not as an attribute. Where an earlier release
@@ -70,7 +77,7 @@ class _AliasLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Give the module functions that find its names on first use."""
         names = names_in(self.place)
-        modules = _submodules(self.place)
+        modules = _submodules().get(self.place, ())
         module.__dict__["__all__"] = sorted(name for name in names if not name.startswith("_"))
         module.__dict__["__getattr__"] = _getter(module, self.place)
         module.__dict__["__dir__"] = lambda: sorted({*module.__dict__, *names, *modules})
@@ -135,7 +142,7 @@ def _getter(module: ModuleType, place: str) -> Callable[[str], Any]:
         counterpart = counterpart_of(place, name)
         if counterpart is not None:
             value = load(counterpart)
-        elif name in _submodules(place) and not name.startswith("__"):
+        elif name in _submodules().get(place, ()) and not name.startswith("__"):
             value = import_module(f"{module.__name__}.{name}")
         elif name in released(place).current or (
             name in released(place).earlier and f"{place}.{name}" in released_modules()
@@ -167,23 +174,19 @@ def _module_at(place: str) -> str:
 
 
 @cache
-def _submodules(place: str) -> frozenset[str]:
-    """Return the modules directly below one: those of release 2.6, and earlier ones that define a name of ours."""
-    return released_submodules().get(place, frozenset()) | _earlier_submodules().get(place, frozenset())
-
-
-@cache
-def _earlier_submodules() -> Mapping[str, frozenset[str]]:
-    found: dict[str, set[str]] = {"@lightning": {"fabric", "pytorch"}}
+def _submodules() -> Mapping[str, set[str]]:
+    """Return by place the modules directly below: those of release 2.6, and earlier ones that define a name of ours."""
+    found: dict[str, set[str]] = defaultdict(set, {"@lightning": {"fabric", "pytorch"}})
     for place in released_modules():
-        homes = {**released(place).earlier, **released(place).current}
+        module = released(place)
+        homes = {**module.earlier, **module.current}
         own = [name for name, home in homes.items() if home in ("", place) and not FLAG.fullmatch(name)]
-        if any(counterpart_of(place, name) for name in own):
+        if not module.is_gone or any(counterpart_of(place, name) for name in own):
             while place and not (place.startswith("@") and "." not in place):
                 parent, _, name = place.rpartition(".")
-                found.setdefault(parent, set()).add(name)
+                found[parent].add(name)
                 place = parent
-    return {place: frozenset(names) for place, names in found.items()}
+    return found
 
 
 def _advice(place: str) -> str:

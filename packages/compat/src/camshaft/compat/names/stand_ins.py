@@ -51,9 +51,8 @@ def accept_pl_module(cls: type) -> None:
             if isinstance(function, FunctionType) and function.__code__.co_varnames[1:3] == ("trainer", "module"):
                 code = function.__code__
                 # variables are found by their index; those that an inner function reads are listed twice
-                function.__code__ = code.replace(
-                    co_varnames=_renamed(code.co_varnames), co_cellvars=_renamed(code.co_cellvars)
-                )
+                names, cells = _renamed(code.co_varnames), _renamed(code.co_cellvars)
+                function.__code__ = code.replace(co_varnames=names, co_cellvars=cells)
 
 
 def has_arguments_of(today: type) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -140,13 +140,16 @@ class DemoModel(TrainingModule):
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
 
 
+def _loader_of(part: str) -> Callable[[Any], Any]:
+    def dataloader(self: Any) -> Any:
+        return DataLoader(getattr(self, f"random_{part}"))
+
+    dataloader.__doc__ = f"Return a loader of `random_{part}`."
+    return dataloader
+
+
 class BoringDataModule(DataModule):
     """64 random vectors of 32 numbers for each of training, validation, test and prediction."""
-
-    random_train: Any
-    random_val: Any
-    random_test: Any
-    random_predict: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,18 +160,7 @@ class BoringDataModule(DataModule):
         for part, name in enumerate(("train", "val", "test", "predict")):
             setattr(self, f"random_{name}", Subset(self.random_full, range(part * _LENGTH, (part + 1) * _LENGTH)))
 
-    def train_dataloader(self) -> Any:
-        """Return a loader of the training data; likewise the other three."""
-        return DataLoader(self.random_train)
-
-    def val_dataloader(self) -> Any:
-        """Return a loader of the validation data."""
-        return DataLoader(self.random_val)
-
-    def test_dataloader(self) -> Any:
-        """Return a loader of the test data."""
-        return DataLoader(self.random_test)
-
-    def predict_dataloader(self) -> Any:
-        """Return a loader of the data to predict on."""
-        return DataLoader(self.random_predict)
+    train_dataloader = _loader_of("train")
+    val_dataloader = _loader_of("val")
+    test_dataloader = _loader_of("test")
+    predict_dataloader = _loader_of("predict")

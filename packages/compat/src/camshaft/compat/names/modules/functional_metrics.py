@@ -126,7 +126,7 @@ def counts_of(
     elif num_classes == 1:
         guess, truth = (labels.reshape(1, -1).bool() for labels in both)
     else:
-        num_labels = get_num_classes(*both)
+        num_labels = get_num_classes(both[0], both[1])
         if num_classes is not None and num_labels > num_classes:
             rule, action = f"{num_labels} or more", "Pass the number of all classes."
             raise ValueError(must_be("num_classes", rule, num_classes, _WHERE, action))

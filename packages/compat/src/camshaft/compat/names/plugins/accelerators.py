@@ -280,12 +280,12 @@ def choose_accelerator(name: str | Accelerator) -> Accelerator:
         RuntimeError: If this machine has no such device.
     """
     where = "_AcceleratorConnector"
-    names = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(str(name), (name,))
-    found = [AcceleratorRegistry.get(one) if one in AcceleratorRegistry else one for one in names]
+    names: Any = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(str(name), (name,))
+    found: list[Any] = [AcceleratorRegistry.get(one) if one in AcceleratorRegistry else one for one in names]
     if not isinstance(found[0], Accelerator):
         rule = f"one of auto, gpu, {', '.join(AcceleratorRegistry)}"
         raise ValueError(must_be("accelerator", rule, name, where, "Pass one of these."))
-    present = next((accelerator for accelerator in found if accelerator.is_available()), None)
+    present: Accelerator | None = next((accelerator for accelerator in found if accelerator.is_available()), None)
     if present is None:
         rule, action = "present on this machine", "Pass 'auto' or 'cpu'."
         raise RuntimeError(must_be("accelerator", rule, name, where, action))
@@ -300,7 +300,7 @@ class AcceleratorConnector:
         num_nodes: The number of machines.
         accelerator: A name or an `Accelerator`; "auto" is the best of this machine.
         strategy: A name or a strategy.
-        others: Further arguments of the trainer.
+        rest: Further arguments of the trainer.
 
     Attributes:
         accelerator: The kind of device.
@@ -312,20 +312,15 @@ class AcceleratorConnector:
     """
 
     def __init__(
-        self,
-        devices: Any = "auto",
-        num_nodes: int = 1,
-        accelerator: Any = "auto",
-        strategy: Any = "auto",
-        **others: Any,
+        self, devices: Any = "auto", num_nodes: int = 1, accelerator: Any = "auto", strategy: Any = "auto", **rest: Any
     ) -> None:
-        self.use_distributed_sampler = others.get("use_distributed_sampler", True)
+        self.use_distributed_sampler = rest.get("use_distributed_sampler", True)
         self.accelerator = choose_accelerator(accelerator)
         self._accelerator_flag = accelerator if isinstance(accelerator, Accelerator) else self.accelerator.name()
         asked = self.accelerator.auto_device_count() if devices == "auto" else devices
         self._devices_flag = self.accelerator.parse_devices(asked)
         self._parallel_devices = self.accelerator.get_parallel_devices(self._devices_flag)
-        self._num_nodes_flag, self._strategy_flag, self._others = num_nodes, strategy, others
+        self._num_nodes_flag, self._strategy_flag, self._others = num_nodes, strategy, rest
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("strategy", "precision_plugin", "is_distributed"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -281,8 +280,6 @@ def _is_interactive() -> bool:
 
 def find_free_network_port() -> int:
     """Return a free port of this machine, or `STANDALONE_PORT`."""
-    if "STANDALONE_PORT" in os.environ:
-        return int(os.environ["STANDALONE_PORT"])
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
-        bound.bind(("", 0))
-        return int(bound.getsockname()[1])
+    from torch.distributed.elastic.utils.distributed import get_free_port  # rarely needed
+
+    return int(os.environ.get("STANDALONE_PORT") or get_free_port())  # type: ignore[no-untyped-call]

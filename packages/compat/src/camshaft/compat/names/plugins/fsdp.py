@@ -13,6 +13,7 @@ from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer
 from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
 from camshaft.compat.names.plugins.strategies import ParallelStrategy
+from camshaft.compat.names.stand_ins import same_as
 from camshaft.compat.names.table import uncalled
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import ShardedStrategy as _ShardedStrategy
@@ -20,12 +21,8 @@ from camshaft.strategies import ShardedStrategy as _ShardedStrategy
 _RESHARDS = {"FULL_SHARD": None, "HYBRID_SHARD": None, "SHARD_GRAD_OP": False, "_HYBRID_SHARD_ZERO2": False}
 _TODAY = "Pass `camshaft.strategies.ShardedStrategy(...)`, which has"
 _WITHOUT_EFFECT = (
-    "use_orig_params",
-    "limit_all_gathers",
-    "forward_prefetch",
-    "backward_prefetch",
-    "sync_module_states",
-    "device_id",
+    *("use_orig_params", "limit_all_gathers", "forward_prefetch", "backward_prefetch"),
+    *("sync_module_states", "device_id"),
 )
 """Arguments of torch's FullyShardedDataParallel for what `fully_shard` does by itself."""
 
@@ -78,10 +75,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
         self._state_dict_type, self._mesh = state_dict_type, device_mesh
         self.kwargs: dict[str, Any] = {"auto_wrap_policy": auto_wrap_policy, **kwargs}
 
-    @property
-    def mixed_precision_config(self) -> Any:
-        """The `mixed_precision`."""
-        return self.mixed_precision
+    mixed_precision_config: Any = same_as("mixed_precision")
 
     @classmethod
     def get_registered_strategies(cls) -> list[str]:
@@ -100,8 +94,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
             raise ValueError(must_be("checkpoint_io", rule, self._checkpoint_io, where, action))
         if self._state_dict_type == "full":
             warn_user(
-                "state_dict_type='full': checkpoints are folders that all ranks write. Read whole tensors by "
-                "`camshaft.strategies.read_checkpoint`."
+                "state_dict_type='full': checkpoints are folders of all ranks. Read whole tensors by `read_checkpoint`."
             )
         dropped = [name for name in _WITHOUT_EFFECT if kwargs.pop(name, None) is not None]
         if dropped:
@@ -160,6 +153,5 @@ def _policy(field: str, value: Any) -> Any:
     return classes
 
 
-for _name in ("fsdp", "fsdp_cpu_offload"):
-    _offload = {"cpu_offload": True} if _name == "fsdp_cpu_offload" else {}
-    StrategyRegistry.register(_name, FSDPStrategy, "Sharded data parallelism", **_offload)
+StrategyRegistry.register("fsdp", FSDPStrategy, "Sharded data parallelism")
+StrategyRegistry.register("fsdp_cpu_offload", FSDPStrategy, "The same, with parameters on the CPU", cpu_offload=True)

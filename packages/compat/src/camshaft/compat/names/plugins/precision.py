@@ -6,7 +6,7 @@ methods of Lightning's that it overrides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -36,17 +36,16 @@ from camshaft.strategies.precision import (
 )
 from camshaft.strategies.precision import Precision as _Precision
 
-_CONTEXTS: Mapping[str, str] = {
-    "training_step": "train_step_context",
-    "validation_step": "val_step_context",
-    "test_step": "test_step_context",
-    "predict_step": "predict_step_context",
-}
-_OF_STEPS = (*_CONTEXTS.values(), "forward_context", "autocast_context_manager", "convert_input")
+_OF_STEPS = (
+    *("train_step_context", "val_step_context", "test_step_context", "predict_step_context"),
+    *("forward_context", "autocast_context_manager", "convert_input"),
+)
 
 
 class _Plugin(StandIn):
     """A metaclass whose calls return a precision of ours, but for subclasses an object of these."""
+
+    make: Any
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__ != __name__:
@@ -122,6 +121,9 @@ class Precision(_Precision, metaclass=_Plugin):
     param_dtype = _delegated("param_dtype", "The dtype of parameters; None keeps each as it was made.")
     autocast_dtype = _delegated("autocast_dtype", "The dtype of autocast; None without autocast.")
     has_skipped_step = _delegated("has_skipped_step", "Whether the latest step of an optimizer was skipped.")
+    setup_optimizer = _delegated("setup_optimizer", "Makes an optimizer step in this precision.")
+    state_dict = _delegated("state_dict", "Returns the state, such as the loss scale.")
+    load_state_dict = _delegated("load_state_dict", "Restores the state.")
     agree = _delegated("agree", "Takes whether gradients of this rank overflowed; see `camshaft.strategies.precision`.")
 
     @settable
@@ -178,7 +180,8 @@ class Precision(_Precision, metaclass=_Plugin):
         """Return a step that computes in this precision, in the contexts that a subclass has."""
         if not any(is_overridden(self, name) for name in _OF_STEPS):
             return self._own.wrap_step(step)
-        context = getattr(self, _CONTEXTS.get(getattr(step, "__name__", ""), "forward_context"))
+        name = getattr(step, "__name__", "").replace("training", "train").replace("validation", "val")
+        context = getattr(self, f"{name}_context" if f"{name}_context" in _OF_STEPS else "forward_context")
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if args:
@@ -205,9 +208,7 @@ class Precision(_Precision, metaclass=_Plugin):
         else:
             tensor.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
-    def native_backward(
-        self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None, override: Callable[..., Any] | None
-    ) -> None:
+    def native_backward(self, loss: Tensor, differentiate: Any, override: Callable[..., Any] | None) -> None:
         """Differentiate a loss, scaled if need be, by an override, between `pre_backward` and `post_backward`.
 
         Args:
@@ -268,9 +269,7 @@ class Precision(_Precision, metaclass=_Plugin):
     def _after_closure(self, model: Any, optimizer: Optimizer) -> None:
         """Do nothing: `on_before_optimizer_step` was called, and gradients are clipped."""
 
-    def clip_gradients(
-        self, optimizer: Optimizer, clip_val: float = 0.0, gradient_clip_algorithm: Any = "norm"
-    ) -> None:
+    def clip_gradients(self, optimizer: Any, clip_val: float = 0.0, gradient_clip_algorithm: Any = "norm") -> None:
         """Clip an optimizer's gradients by `clip_grad_by_value` or `clip_grad_by_norm`."""
         is_by_value = getattr(gradient_clip_algorithm, "value", gradient_clip_algorithm) == "value"
         clip = self.clip_grad_by_value if is_by_value else self.clip_grad_by_norm
@@ -301,10 +300,6 @@ class Precision(_Precision, metaclass=_Plugin):
 
     module_init_context = tensor_init_context
 
-    def setup_optimizer(self, optimizer: Optimizer) -> None:
-        """Make an optimizer step in this precision."""
-        self._own.setup_optimizer(optimizer)
-
     def unscale(self, optimizer: Optimizer) -> None:
         """Unscale an optimizer's gradients, unless that is done."""
         self._own.unscale(optimizer)
@@ -318,14 +313,6 @@ class Precision(_Precision, metaclass=_Plugin):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Do nothing: `load_state_dict` gets the state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, such as the loss scale."""
-        return self._own.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
-        self._own.load_state_dict(state)
 
     def release(self) -> None:
         """Restore the optimizers, and end."""
@@ -380,13 +367,9 @@ def _scaled_by(scaler: GradScaler, device_type: str) -> _Precision:
             f"Settings of {type(scaler).__qualname__} are taken, and its methods are not called. Override those of a "
             "precision to change how losses are scaled."
         )
-    return ScaledPrecision(
-        device_type,
-        init_scale=scaler.get_scale(),
-        growth_factor=scaler.get_growth_factor(),
-        backoff_factor=scaler.get_backoff_factor(),
-        growth_interval=scaler.get_growth_interval(),
-    )
+    names = ("growth_factor", "backoff_factor", "growth_interval")
+    settings = {name: getattr(scaler, f"get_{name}")() for name in names}
+    return ScaledPrecision(device_type, init_scale=scaler.get_scale(), **settings)
 
 
 def view_of(precision: _Precision, strategy: Any) -> Precision:

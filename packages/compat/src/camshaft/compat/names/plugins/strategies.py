@@ -21,6 +21,7 @@ from camshaft.compat.names.plugins.environments import (
 )
 from camshaft.compat.names.plugins.overrides import is_overridden
 from camshaft.compat.names.plugins.registries import StrategyRegistry
+from camshaft.compat.names.stand_ins import same_as, settable
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import DDPStrategy as _DDPStrategy
 from camshaft.strategies import ParallelStrategy as _ParallelStrategy
@@ -86,17 +87,13 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
             found["devices"] = len(devices) if is_cpu else [one.index or 0 for one in devices]
         return found
 
-    @property
+    @settable
     def parallel_devices(self) -> list[torch.device] | None:
         """The devices of this machine's processes; None while they are the trainer's to choose."""
         if self._parallel_devices is not None or not self._is_attached:
             return self._parallel_devices  # type: ignore[no-any-return]
         kind = self.device.type
         return [torch.device(kind) if kind == "cpu" else torch.device(kind, index) for index in self.device_ids]
-
-    @parallel_devices.setter
-    def parallel_devices(self, parallel_devices: Any) -> None:
-        self._parallel_devices = parallel_devices
 
     @property
     def num_processes(self) -> int:
@@ -108,10 +105,7 @@ class ParallelStrategy(Strategy, _ParallelStrategy):  # type: ignore[misc]  # it
         """The index of this machine."""
         return self.global_rank // max(1, self.num_processes)
 
-    @property
-    def process_group_backend(self) -> str | None:
-        """The backend that was asked for."""
-        return self._process_group_backend
+    process_group_backend: Any = same_as("_process_group_backend")  # that was asked for
 
     def _get_process_group_backend(self) -> str:
         """Return the backend of the processes."""
@@ -200,10 +194,7 @@ class DDPStrategy(ParallelStrategy, _DDPStrategy):  # type: ignore[misc]
         """Choose devices and precision; see `Strategy.attach`."""
         super().attach(of_trainer)
         if self._start_method != "popen" and self.world_size > 1 and self.is_global_zero:
-            warn_user(
-                f"start_method={self._start_method!r} has no effect: the script itself is started once for each "
-                "process. Leave it out."
-            )
+            warn_user(f"start_method={self._start_method!r} has no effect: each process runs the script. Leave it out.")
         if is_overridden(self, "configure_ddp") or is_overridden(self, "_setup_model"):
             self.wrap_module = self._wrap_by_override
 
@@ -315,6 +306,5 @@ def _device_of(accelerator: Any, arguments: Mapping[str, Any]) -> torch.device:
 
 StrategyRegistry.register("single_device", SingleDeviceStrategy, "One process on one device")
 StrategyRegistry.register("ddp", DDPStrategy, "Data parallelism, a process for each device")
-for _value in (True, False):
-    _name = f"ddp_find_unused_parameters_{str(_value).lower()}"
-    StrategyRegistry.register(_name, DDPStrategy, "Data parallelism", find_unused_parameters=_value)
+StrategyRegistry.register("ddp_find_unused_parameters_true", DDPStrategy, "The same", find_unused_parameters=True)
+StrategyRegistry.register("ddp_find_unused_parameters_false", DDPStrategy, "The same", find_unused_parameters=False)

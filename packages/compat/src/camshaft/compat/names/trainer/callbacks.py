@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from inspect import signature
 from typing import Any, ClassVar, Final
 
+from camshaft.callbacks import AdvancedProfiler as _AdvancedProfiler
+from camshaft.callbacks import DeviceStatsMonitor
 from camshaft.callbacks import EarlyStopping as _EarlyStopping
 from camshaft.callbacks import LearningRateMonitor as _LearningRateMonitor
+from camshaft.callbacks import PyTorchProfiler as _PyTorchProfiler
+from camshaft.callbacks import SimpleProfiler as _SimpleProfiler
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
-from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note
-from camshaft.hooks_core.support.messages import must_be
+from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument
+from camshaft.hooks_core.support.messages import must_be, warn_user
 
 UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
 """The default of an argument for which None means something."""
@@ -218,8 +223,7 @@ class LearningRateMonitor(_LearningRateMonitor, metaclass=StandIn):
     ) -> list[str]:
         """Return a name for each group of an optimizer, which is seen now."""
         seen_optimizers.append(optimizer)
-        if config is None or config.name is None:
-            seen_optimizer_types[type(optimizer)] += 1
+        seen_optimizer_types[type(optimizer)] += config is None or config.name is None
         prefix, groups = self._add_prefix(name, type(optimizer), seen_optimizer_types), optimizer.param_groups
         return [self._add_suffix(prefix, groups, idx) for idx in range(len(groups))]
 
@@ -240,3 +244,66 @@ class LearningRateMonitor(_LearningRateMonitor, metaclass=StandIn):
         for name in (name for of_one in names for name in of_one):
             single = name.replace(token, "")
             self.lrs.setdefault(name, self.lrs.pop(single, []) if single != name else [])
+
+
+_NAMED = ("each hook is a range of the trace", "Leave it out.")
+
+
+class _OneFile:
+    """Arguments that profilers had up to 1.4.
+
+    Args:
+        args: Today's arguments.
+        output_filename: The path of the report.
+        record_functions, profiled_functions: None; every hook is a range of the trace.
+        arguments: Today's.
+
+    Raises:
+        ValueError: If functions are named.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        output_filename: str | os.PathLike[str] | None = None,
+        record_functions: Any = None,
+        profiled_functions: Any = None,
+        **arguments: Any,
+    ) -> None:
+        refuse_argument("record_functions", record_functions, type(self).__name__, *_NAMED)
+        refuse_argument("profiled_functions", profiled_functions, type(self).__name__, *_NAMED)
+        if output_filename is not None:
+            folder, name = os.path.split(os.fspath(output_filename))
+            arguments |= {"dirpath": folder or ".", "filename": os.path.splitext(name)[0]}
+        super().__init__(*args, **arguments)
+
+
+@has_arguments_of(_SimpleProfiler)
+class SimpleProfiler(_OneFile, _SimpleProfiler, metaclass=StandIn):
+    """`camshaft.callbacks.SimpleProfiler`."""
+
+
+@has_arguments_of(_AdvancedProfiler)
+class AdvancedProfiler(_OneFile, _AdvancedProfiler, metaclass=StandIn):
+    """`camshaft.callbacks.AdvancedProfiler`."""
+
+
+@has_arguments_of(_PyTorchProfiler)
+class PyTorchProfiler(_OneFile, _PyTorchProfiler, metaclass=StandIn):
+    """`camshaft.callbacks.PyTorchProfiler`."""
+
+
+class GPUStatsMonitor(DeviceStatsMonitor, metaclass=StandIn):
+    """`DeviceStatsMonitor`, which logs the statistics of torch's allocator in place of those of nvidia-smi.
+
+    Args:
+        args: What was to be logged; utilisation, fan speed and temperature are not.
+        kwargs: The same by name.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        warn_user(
+            "GPUStatsMonitor logs the memory that torch allocates, as `DeviceStatsMonitor` does: not the utilisation, "
+            "fan speed and temperature of nvidia-smi. Use `DeviceStatsMonitor()`."
+        )
+        super().__init__()

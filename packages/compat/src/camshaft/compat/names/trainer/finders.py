@@ -37,16 +37,15 @@ class LRFinder(LearningRateCurve):
 
     def _suggested_idx(self, skip_begin: int, skip_end: int) -> int | None:
         kept = slice(skip_begin, -skip_end)  # of 0 last ones nothing is left, as there
-        idxs = [
-            idx for idx in range(len(self.results["loss"]))[kept] if math.isfinite(float(self.results["loss"][idx]))
-        ]
+        found = [float(loss) for loss in self.results["loss"]]
+        idxs = [idx for idx in range(len(found))[kept] if math.isfinite(found[idx])]
         if len(idxs) < 2:
             logger.error(
                 "Failed to compute suggestion for learning rate because there are not enough points: "
-                f"{len(idxs)} of {len(self.results['loss'])} are left. Try more rates, or pass more data."
+                f"{len(idxs)} of {len(found)} are left. Try more rates, or pass more data."
             )
             return None
-        losses = torch.tensor([float(self.results["loss"][idx]) for idx in idxs])
+        losses = torch.tensor([found[idx] for idx in idxs])
         rates = torch.tensor([float(self.results["lr"][idx]) for idx in idxs])
         return idxs[int(torch.gradient(losses, spacing=[rates])[0].argmin())]
 

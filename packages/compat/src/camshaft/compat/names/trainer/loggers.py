@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import Namespace
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -22,14 +21,15 @@ from camshaft.callbacks.loggers.csv_logger import MetricsFile
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperiment
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.compat.names.stand_ins import StandIn, refuse_argument, warn_of_overrides
-from camshaft.compat.names.utilities.functions import flatten_dict
+from camshaft.compat.names.stand_ins import StandIn, refuse_argument, same_as, warn_of_overrides
+from camshaft.compat.names.utilities.functions import add_prefix, convert_params, flatten_dict
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.hooks_core.support.remote_files import exists, is_url, join, local_path, remove, replace_file
 from camshaft.strategies import is_rank_zero
 from camshaft.trainer.loggers import SilentLogger
 
 _EXPERIMENT = "lightning_logs"
+_Path = str | os.PathLike[str]
 
 
 class _HparamsInYaml(RunFolderLogger):
@@ -76,16 +76,9 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
         sub_dir: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            os.path.expanduser(os.path.expandvars(save_dir)),
-            name,
-            version,
-            log_graph=log_graph,
-            prefix=prefix,
-            sub_dir=sub_dir,
-            default_hp_metric=default_hp_metric,
-            **kwargs,
-        )
+        folder = os.path.expanduser(os.path.expandvars(save_dir))
+        kwargs |= {"log_graph": log_graph, "prefix": prefix, "sub_dir": sub_dir, "default_hp_metric": default_hp_metric}
+        super().__init__(folder, name, version, **kwargs)
 
     def begin_fit(self, module: Any) -> None:
         """Make the folder of the run and its files, even if nothing is logged."""
@@ -102,9 +95,8 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
             super().log_graph(model, example)
         else:
             warn_user(
-                "Could not log computational graph to TensorBoard: the attribute `example_input_array` of "
-                f"{type(model).__name__} is {type(example).__name__}, and must be a tensor or a tuple of inputs. "
-                "Set it to one, or leave out `log_graph`."
+                "Could not log computational graph to TensorBoard: `example_input_array` must be a tensor or tuple of "
+                f"inputs, but is {type(example).__name__}. Set it, or leave out `log_graph`."
             )
 
     def save(self) -> None:
@@ -147,9 +139,8 @@ class TestTubeLogger(TensorBoardLogger):
     ) -> None:
         where = type(self).__name__
         refuse_argument("debug", debug, where, "it logs nothing", "Pass `Trainer(logger=False)`.", (False,))
-        refuse_argument(
-            "create_git_tag", create_git_tag, where, "loggers leave repositories alone", "Tag it yourself.", (False,)
-        )
+        why = "loggers leave repositories alone"
+        refuse_argument("create_git_tag", create_git_tag, where, why, "Tag it yourself.", (False,))
         if description is not None:
             warn_user(f"{where}: `description` is not written. Log it with `log_hyperparams`.")
         super().__init__(save_dir, name, version, log_graph, prefix=prefix)
@@ -189,9 +180,7 @@ class CSVLogger(_HparamsInYaml, _CSVLogger, metaclass=StandIn):
     A given version that has metrics already is written anew, with a warning.
     """
 
-    def __init__(
-        self, save_dir: str | os.PathLike[str], name: str | None = _EXPERIMENT, *args: Any, **kwargs: Any
-    ) -> None:
+    def __init__(self, save_dir: _Path, name: str | None = _EXPERIMENT, *args: Any, **kwargs: Any) -> None:
         super().__init__(save_dir, name or "", *args, **kwargs)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -244,8 +233,7 @@ class WandbLogger(_WandbLogger, metaclass=StandIn):
         sync_step: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        where, why = type(self).__name__, "steps are always the trainer's"
-        refuse_argument("sync_step", sync_step, where, why, "Leave it out.")
+        refuse_argument("sync_step", sync_step, type(self).__name__, "steps are always the trainer's", "Leave it out.")
         if anonymous:
             kwargs["anonymous"] = "allow" if anonymous is True else anonymous
         project = project or os.environ.get("WANDB_PROJECT") or _EXPERIMENT
@@ -261,15 +249,10 @@ class MLFlowLogger(_MLFlowLogger, metaclass=StandIn):
         kwargs: Today's arguments.
     """
 
-    def __init__(
-        self, experiment_name: str = _EXPERIMENT, *, save_dir: str | os.PathLike[str] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, experiment_name: str = _EXPERIMENT, *, save_dir: _Path | None = None, **kwargs: Any) -> None:
         super().__init__(experiment_name, save_dir="./mlruns" if save_dir is None else save_dir, **kwargs)
 
-    @property
-    def name(self) -> str:
-        """The experiment's id, which the run is made for."""
-        return self.experiment_id
+    name: Any = same_as("experiment_id")  # which the run is made for
 
 
 _NOT_CALLED = ("agg_and_log_metrics", "update_agg_funcs")
@@ -299,7 +282,7 @@ class FabricLogger(_Logger, metaclass=StandIn):
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Write hyperparameters."""
         raise NotImplementedError(
-            f"{type(self).__qualname__} does not define `log_hyperparams`. Define it to log hyperparameters."
+            f"{type(self).__qualname__} does not define `log_hyperparams`. Define it to log them."
         )
 
 
@@ -313,27 +296,19 @@ class LightningLoggerBase(FabricLogger, metaclass=StandIn):
         self.prefix = getattr(self, "prefix", "")
         warn_of_overrides(type(self), _NOT_CALLED, "Put it into `log_metrics`, or into a callback.")
 
-    @property
-    def rank(self) -> int:
-        """0 on the first process, else 1, as loggers of 0.5 and 0.6 ask."""
-        return 0 if is_rank_zero() else 1
+    rank = property(lambda _: int(not is_rank_zero()), doc="0 on the first process, else 1, as loggers of 0.5 ask.")
 
-    @staticmethod
-    def _convert_params(params: Mapping[str, Any] | Namespace | None) -> dict[str, Any]:
-        return {} if params is None else dict(vars(params) if isinstance(params, Namespace) else params)
-
-    @staticmethod
-    def _flatten_dict(params: Any, delimiter: str = "/") -> dict[str, Any]:
-        return flatten_dict(LightningLoggerBase._convert_params(params), delimiter)
+    _convert_params = staticmethod(convert_params)
+    _flatten_dict = staticmethod(flatten_dict)
 
     @staticmethod
     def _sanitize_params(params: Mapping[str, Any]) -> dict[str, Any]:
         plain = (bool, int, float, str)
         return {name: value if isinstance(value, plain) else str(value) for name, value in params.items()}
 
-    def _add_prefix(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        prefix = getattr(self, "_prefix", "") or self.prefix
-        return {f"{prefix}{self.LOGGER_JOIN_CHAR}{k}": v for k, v in metrics.items()} if prefix else dict(metrics)
+    def _add_prefix(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        prefix: Any = getattr(self, "_prefix", "") or self.prefix
+        return add_prefix(metrics, prefix, self.LOGGER_JOIN_CHAR)
 
 
 class DummyLogger(_Logger, metaclass=StandIn):
@@ -341,16 +316,9 @@ class DummyLogger(_Logger, metaclass=StandIn):
 
     __stands_for__: ClassVar[type] = SilentLogger
 
-    def __init__(self) -> None:
-        self._experiment = DummyExperiment()
-
     name: Any = ""
     version: Any = ""
-
-    @property
-    def experiment(self) -> DummyExperiment:
-        """An object that takes every call."""
-        return self._experiment
+    experiment: Any = DummyExperiment()  # which takes every call
 
     def log_metrics(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""
@@ -391,9 +359,7 @@ def checkpoint_dir_of(logger: Any, default_root_dir: str) -> str:
 
 
 def merge_dicts(
-    dicts: Sequence[Mapping[str, Any]],
-    agg_key_funcs: Mapping[str, Callable[[list[Any]], Any]] | None = None,
-    default_func: Callable[[list[Any]], Any] | None = None,
+    dicts: Sequence[Mapping[str, Any]], agg_key_funcs: Mapping[str, Any] | None = None, default_func: Any = None
 ) -> dict[str, Any]:
     """Merge dictionaries by a function of the values of each key, the mean by default.
 
@@ -402,7 +368,7 @@ def merge_dicts(
         agg_key_funcs: Functions for some keys, nested as the dictionaries are.
         default_func: The function for the others; None is the mean.
     """
-    merged: MutableMapping[str, Any] = {}
+    merged: dict[str, Any] = {}
     for key in dict.fromkeys(key for each in dicts for key in each):
         values = [each[key] for each in dicts if key in each]
         function: Any = (agg_key_funcs or {}).get(key) or default_func
@@ -410,4 +376,35 @@ def merge_dicts(
             merged[key] = merge_dicts(values, function if isinstance(function, Mapping) else None, default_func)
         else:
             merged[key] = sum(values) / len(values) if function is None else function(values)
-    return dict(merged)
+    return merged
+
+
+class FabricCSVLogger(CSVLogger, FabricLogger):
+    """`camshaft.callbacks.CSVLogger`.
+
+    Args:
+        root_dir: The folder of all experiments.
+        name: As there; the default is that of Lightning.
+        args: Further arguments, as there.
+        kwargs: Likewise.
+    """
+
+    def __init__(self, root_dir: _Path, name: str | None = "lightning_logs", *args: Any, **kwargs: Any) -> None:
+        super().__init__(root_dir, name, *args, **kwargs)
+
+
+class FabricTensorBoardLogger(TensorBoardLogger, FabricLogger):
+    """`camshaft.callbacks.TensorBoardLogger`.
+
+    Args:
+        root_dir: The folder of all experiments.
+        name: As there; the default is that of Lightning.
+        version: As there.
+        args: `default_hp_metric`, `prefix` and `sub_dir`, as there.
+        kwargs: Likewise, and arguments of `SummaryWriter`.
+    """
+
+    def __init__(
+        self, root_dir: _Path, name: str | None = "lightning_logs", version: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(root_dir, name, version, False, *args, **kwargs)

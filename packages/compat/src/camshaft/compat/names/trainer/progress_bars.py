@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks import ProgressBar as _ProgressBar
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
-from camshaft.compat.names.stand_ins import StandIn
+from camshaft.compat.names.stand_ins import StandIn, settable
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.support.messages import must_be
 
@@ -38,6 +38,13 @@ def version_metrics(trainer: Any) -> dict[str, int | str]:
     if version == "":
         return {}
     return {"v_num": version[-4:] if isinstance(version, str) else version}
+
+
+def _batches_of_loader(stage: str) -> property:
+    def get(bar: LightningBar) -> Any:
+        return getattr(bar.trainer, f"num_{stage}_batches")[bar._current_eval_dataloader_idx or 0]
+
+    return property(get, doc=f"Number of {stage} batches of the loader last passed to `has_dataloader_changed`.")
 
 
 class LightningBar(_Bar):
@@ -81,24 +88,14 @@ class LightningBar(_Bar):
             return self.total_train_batches
         return self.total_val_batches if stage in ("sanity", "validation") else super().num_batches(stage)
 
-    def _batches_of_loader(self, attribute: str) -> int | float:
-        found: int | float = getattr(self.trainer, attribute)[self._current_eval_dataloader_idx or 0]
-        return found
-
     @property
     def total_val_batches_current_dataloader(self) -> int | float:
         """Number of validation batches of the loader last passed to `has_dataloader_changed`."""
-        return self._batches_of_loader("num_sanity_val_batches" if self.trainer.sanity_checking else "num_val_batches")
+        of_all = self.trainer.num_sanity_val_batches if self.trainer.sanity_checking else self.trainer.num_val_batches
+        return of_all[self._current_eval_dataloader_idx or 0]  # type: ignore[no-any-return]
 
-    @property
-    def total_test_batches_current_dataloader(self) -> int | float:
-        """The same for test batches."""
-        return self._batches_of_loader("num_test_batches")
-
-    @property
-    def total_predict_batches_current_dataloader(self) -> int | float:
-        """The same for prediction batches."""
-        return self._batches_of_loader("num_predict_batches")
+    total_test_batches_current_dataloader = _batches_of_loader("test")
+    total_predict_batches_current_dataloader = _batches_of_loader("predict")
 
     def has_dataloader_changed(self, dataloader_idx: int) -> bool:
         """Return whether the loader has changed since the last call; to be called by subclasses."""
@@ -133,14 +130,11 @@ class LightningBar(_Bar):
         self._refresh_rate = todays_refresh_rate(batches)
 
 
-_ATTRIBUTES = {
-    "train": "_train_progress_bar",
-    "sanity": "_val_progress_bar",
-    "validation": "_val_progress_bar",
-    "test": "_test_progress_bar",
-    "predict": "_predict_progress_bar",
-}
-_BARS = tuple(dict.fromkeys(_ATTRIBUTES.values()))
+_BARS = ("_train_progress_bar", "_val_progress_bar", "_test_progress_bar", "_predict_progress_bar")
+
+
+def _attribute(stage: str) -> str:
+    return f"_{'val' if stage in ('sanity', 'validation') else stage}_progress_bar"
 
 
 def _bar_property(name: str, doc: str) -> property:
@@ -207,7 +201,7 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
         """Return the bar of prediction."""
         return self._new_bar(self.predict_description, smoothing=0)
 
-    @property
+    @settable
     def train_progress_bar(self) -> Any:
         """The tqdm bar of training.
 
@@ -220,10 +214,6 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
             self._begin_bar("train", self._train)
             self._next_look_seconds = 0.0
         return self._get_bar("train_progress_bar")
-
-    @train_progress_bar.setter
-    def train_progress_bar(self, bar: Any) -> None:
-        self._train_progress_bar = bar
 
     main_progress_bar = train_progress_bar  # alias in older code
 
@@ -246,16 +236,8 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
     def _new_bar(self, description: str, is_below: bool = False, leave: bool = True, **options: Any) -> Any:
         from camshaft.compat.names.trainer.tqdm_bar import Tqdm
 
-        return Tqdm(
-            desc=description,
-            position=2 * self.process_position + is_below,
-            disable=self.is_disabled,
-            leave=leave,
-            dynamic_ncols=True,
-            file=sys.stdout,
-            bar_format=self.BAR_FORMAT,
-            **options,
-        )
+        options |= {"position": 2 * self.process_position + is_below, "disable": self.is_disabled, "leave": leave}
+        return Tqdm(desc=description, dynamic_ncols=True, file=sys.stdout, bar_format=self.BAR_FORMAT, **options)
 
     def _get_bar(self, name: str) -> Any:
         bar = getattr(self, f"_{name}")
@@ -272,8 +254,8 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
 
     def _begin_bar(self, stage: str, meter: Any) -> None:
         if stage != "train" or self.leave or self._train_progress_bar is None:
-            setattr(self, _ATTRIBUTES[stage], getattr(self, f"init_{stage}_tqdm")())
-        bar = getattr(self, _ATTRIBUTES[stage])
+            setattr(self, _attribute(stage), getattr(self, f"init_{stage}_tqdm")())
+        bar = getattr(self, _attribute(stage))
         bar.reset()
         bar.total = int(meter.total) if math.isfinite(meter.total) else None
         bar.initial = 0
@@ -284,7 +266,7 @@ class _TqdmBars(LightningBar, _TQDMProgressBar):
     def _end_evaluation(self, trainer: Any, module: Any) -> None:
         if self._makes_bars and self._evaluation is not None:
             self._draw(trainer, module)
-            getattr(self, _ATTRIBUTES[self._stage]).close()
+            getattr(self, _attribute(self._stage)).close()
         super()._end_evaluation(trainer, module)
 
     def _shown_metrics(self, trainer: Any, module: Any) -> Any:
@@ -318,7 +300,7 @@ class _DisplayByBars:
         owner = self._owner
         passes = (("train", owner._train), (owner._stage, owner._evaluation))
         for row, stage in zip(rows, [stage for stage, meter in passes if meter is not None], strict=True):
-            bar = getattr(owner, _ATTRIBUTES[stage])
+            bar = getattr(owner, _attribute(stage))
             bar.n = row.position
             if stage == "train":
                 bar.set_postfix(dict(metrics))  # which draws it

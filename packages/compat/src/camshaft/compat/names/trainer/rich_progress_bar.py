@@ -7,7 +7,7 @@ from typing import Any
 
 from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks.arguments import check_installed
-from camshaft.compat.names.stand_ins import StandIn
+from camshaft.compat.names.stand_ins import StandIn, settable
 from camshaft.compat.names.trainer.progress_bars import LightningBar, overridden_names, todays_refresh_rate
 from camshaft.hooks_core.support.messages import must_be
 
@@ -104,20 +104,16 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
         super().__init__(batches, leave, console_kwargs=console_kwargs, refresh_rate_seconds=seconds)
         self._has_theme = theme is not None
         self.theme = RichProgressBarTheme() if theme is None else theme
-        self._own_progress: Any = None
+        self._progress: Any = None
         self._own_task_ids: dict[str, Any] = {}  # of a subclass that draws tasks by itself
         self._progress_stopped = False
         self._console: Any = None
         self._metric_component: Any = None
 
-    @property
+    @settable
     def progress(self) -> Any:
         """The rich `Progress`; None while there is none."""
-        return getattr(self._display, "progress", None) if self._own_progress is None else self._own_progress
-
-    @progress.setter
-    def progress(self, progress: Any) -> None:
-        self._own_progress = progress
+        return getattr(self._display, "progress", None) if self._progress is None else self._progress
 
     def refresh(self, hard: bool = False) -> None:
         """Redraw `progress`, if there is one; `hard` makes no difference."""
@@ -134,7 +130,7 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
 
     def __getstate__(self) -> dict[str, Any]:
         """Exclude run state from copies and pickles."""
-        of_run = dict.fromkeys(("_own_progress", "_console", "_metric_component"))
+        of_run = dict.fromkeys(("_progress", "_console", "_metric_component"))
         return {**super().__getstate__(), **of_run, "_own_task_ids": {}}
 
     def open_display(self, output: Any) -> Any:
@@ -155,13 +151,10 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
         from camshaft.compat.names.trainer import rich_columns
 
         theme = self.theme
+        styles = (theme.progress_bar, theme.progress_bar_finished, theme.progress_bar_pulse)
         return [
             TextColumn(f"[{theme.description or 'progress.description'}]{{task.description}}"),
-            rich_columns.CustomBarColumn(
-                complete_style=theme.progress_bar,
-                finished_style=theme.progress_bar_finished,
-                pulse_style=theme.progress_bar_pulse,
-            ),
+            rich_columns.CustomBarColumn(40, "bar.back", *styles),
             rich_columns.BatchesProcessedColumn(theme.batch_progress),
             rich_columns.CustomTimeColumn(theme.time),
             rich_columns.ProcessingSpeedColumn(theme.processing_speed),
@@ -197,9 +190,8 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
             reconfigure(**self._console_kwargs)
             self._console = get_console()
             theme = self.theme
-            self._metric_component = MetricsTextColumn(
-                trainer, theme.metrics, theme.metrics_text_delimiter, theme.metrics_format
-            )
+            settings = (theme.metrics, theme.metrics_text_delimiter, theme.metrics_format)
+            self._metric_component = MetricsTextColumn(trainer, *settings)
             columns = (*self.configure_columns(trainer), self._metric_component)
             self.progress = CustomProgress(*columns, auto_refresh=False, console=self._console)
             self.progress.start()

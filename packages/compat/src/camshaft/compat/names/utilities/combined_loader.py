@@ -140,12 +140,7 @@ class CombinedLoader(metaclass=StandIn):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without an iteration under way, for copies and pickles."""
-        return {"iterables": self._iterables, "mode": self._mode, "limits": self._limits}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore it."""
-        self.__init__(state["iterables"], state["mode"])  # type: ignore[misc]
-        self._limits = state["limits"]
+        return {**vars(self), "_iterator": None}
 
     def as_combined_loader(self) -> _CombinedLoader:
         """Return the loader of the loops, which reads the same."""

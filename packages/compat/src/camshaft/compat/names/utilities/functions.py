@@ -10,7 +10,7 @@ import os
 import random
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from itertools import chain
@@ -150,12 +150,10 @@ def seed_everything(seed: Any = None, workers: bool = False, verbose: bool = Tru
     Raises:
         ValueError: If it is out of range, or no number.
     """
-    if seed is None:
-        seed = os.environ.get(_VARIABLE)
-    if seed is None:
+    if seed is None and _VARIABLE not in os.environ:
         seed = random.randint(0, 2**32 - 1)
         warn_user(f"seed_everything was given no seed, and took {seed}. Pass it to repeat the run.")
-    return _seed_everything(int(seed), workers=workers, verbose=verbose)
+    return _seed_everything(None if seed is None else int(seed), workers=workers, verbose=verbose)
 
 
 def reset_seed() -> None:
@@ -206,14 +204,14 @@ def flatten_dict(params: Mapping[Any, Any] | Namespace, delimiter: str = "/") ->
         params: The nested one.
         delimiter: What stands between the parts of a path.
     """
-    flat: MutableMapping[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in (vars(params) if isinstance(params, Namespace) else params).items():
         if isinstance(value, (Mapping, Namespace)):
             inner = flatten_dict(value, delimiter)
             flat.update({f"{key}{delimiter}{path}": leaf for path, leaf in inner.items()})
         else:
             flat[str(key)] = value
-    return dict(flat)
+    return flat
 
 
 def has_iterable_dataset(dataloader: Any) -> bool:
@@ -247,8 +245,7 @@ def extract_batch_size(batch: Any) -> int:
         raise MisconfigurationException(must_be("batch", "of tensors", batch, "extract_batch_size", action))
     if any(size != first for size in sizes):
         warn_user(
-            f"The tensors of a batch have different lengths, of which the first is taken: {first}. Pass "
-            "`self.log(..., batch_size=...)`."
+            f"Tensors of a batch have different lengths, of which the first is taken: {first}. Pass `batch_size`."
         )
     return first
 
@@ -349,10 +346,9 @@ def garbage_collection_cuda() -> None:
 
 def is_oom_error(exception: BaseException) -> bool:
     """Return whether an error is one of insufficient memory."""
-    return isinstance(exception, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(exception, RuntimeError)
-        and any(text in str(exception) for text in ("out of memory", "can't allocate memory"))
-    )
+    is_told = any(text in str(exception) for text in ("out of memory", "can't allocate memory"))
+    is_own = isinstance(exception, (torch.OutOfMemoryError, MemoryError))
+    return is_own or (isinstance(exception, RuntimeError) and is_told)
 
 
 def get_model_size_mb(model: nn.Module) -> float:
@@ -469,7 +465,9 @@ def data_loader(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @functools.wraps(function)
     def get_loader(self: Any) -> Any:
-        if attribute not in self.__dict__ or _reloads(getattr(self, "_trainer", None)):
+        trainer = getattr(self, "_trainer", None)
+        reloads = trainer is not None and trainer.reload_dataloaders_every_n_epochs > 0
+        if reloads or attribute not in self.__dict__:
             self.__dict__[attribute] = function(self)
         return self.__dict__[attribute]
 
@@ -487,10 +485,6 @@ def auto_move_data(function: _Method) -> _Method:
         return function(self, *args, **kwargs)
 
     return move_and_call  # type: ignore[return-value]
-
-
-def _reloads(trainer: Any) -> bool:
-    return trainer is not None and trainer.reload_dataloaders_every_n_epochs > 0
 
 
 class EarlierCombinedLoader(_CombinedLoader, metaclass=StandIn):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import csv
+import inspect
 import os
+import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from types import FrameType
 from typing import IO, Any
 
 import yaml  # type: ignore[import-untyped, unused-ignore]
@@ -88,9 +92,7 @@ _PlainLoader.add_constructor(_TUPLE, lambda loader, node: tuple(loader.construct
 _PlainDumper.add_representer(tuple, lambda dumper, value: dumper.represent_sequence(_TUPLE, value))
 
 
-def save_hparams_to_yaml(
-    config_yaml: _Path, hparams: Mapping[str, Any] | Namespace, use_omegaconf: bool = True
-) -> None:
+def save_hparams_to_yaml(config_yaml: _Path, hparams: Any, use_omegaconf: bool = True) -> None:
     """Write hyperparameters as YAML; with a warning without those that it cannot have.
 
     Args:
@@ -115,10 +117,7 @@ def save_hparams_to_yaml(
         try:
             yaml.dump(value, Dumper=_PlainDumper)
         except yaml.representer.RepresenterError:
-            warn_user(
-                f"The hyperparameter {key!r} is not in {os.fspath(config_yaml)}, since YAML cannot have it. Save a "
-                "plain value for it."
-            )
+            warn_user(f"The hyperparameter {key!r} is not in {config_yaml}: YAML cannot have it. Save plain values.")
         else:
             kept[key] = value
     with _open(config_yaml, "w") as file:
@@ -135,18 +134,13 @@ def update_hparams(hparams: MutableMapping[str, Any], updates: Mapping[str, Any]
 
 
 def load_from_checkpoint(
-    cls: type,
-    checkpoint_path: Any,
-    map_location: Any = None,
-    hparams_file: Any = None,
-    strict: Any = None,
-    **kwargs: Any,
+    cls: type, checkpoint_path: Any, map_location: Any = None, hparams_file: Any = None, strict: Any = None, **init: Any
 ) -> Any:
     """Build a module or a data module from a checkpoint, past an override of its `load_from_checkpoint`.
 
     Args:
         cls: The class.
-        checkpoint_path, map_location, hparams_file, strict, kwargs: As in the method.
+        checkpoint_path, map_location, hparams_file, strict, init: As in the method.
 
     Raises:
         TypeError: If the class is neither.
@@ -156,8 +150,8 @@ def load_from_checkpoint(
         rule, action = "a subclass of LightningModule or LightningDataModule", "Load its weights with `torch.load`."
         raise TypeError(must_be("cls", rule, cls, "load_from_checkpoint", action))
     if base is TrainingModule:
-        kwargs["strict"] = strict
-    return base.load_from_checkpoint.__func__(cls, checkpoint_path, map_location, hparams_file, **kwargs)
+        init["strict"] = strict
+    return base.load_from_checkpoint.__func__(cls, checkpoint_path, map_location, hparams_file, **init)
 
 
 def load_state(cls: type, checkpoint: dict[str, Any], strict: bool | None = None, **kwargs: Any) -> Any:
@@ -213,9 +207,7 @@ def pl_migrate_checkpoint(checkpoint: dict[str, Any], checkpoint_path: Any = Non
 def _is_there(path: _Path) -> bool:
     if exists(os.fspath(path)):
         return True
-    warn_user(
-        f"There are no hyperparameters in {os.fspath(path)}, which does not exist. Check the path.", RuntimeWarning
-    )
+    warn_user(f"The file of hyperparameters {os.fspath(path)} does not exist. Check the path.", RuntimeWarning)
     return False
 
 
@@ -232,3 +224,85 @@ def _omegaconf() -> Any:
     except ModuleNotFoundError:
         return None
     return omegaconf
+
+
+def get_init_args(frame: FrameType) -> dict[str, Any]:
+    """Return the arguments of a running `__init__`, without `*args`; empty for the frame of another function."""
+    info = inspect.getargvalues(frame)
+    if frame.f_code.co_name != "__init__" or "__class__" not in info.locals:
+        return {}
+    own = {name: info.locals[name] for name in info.args[1:]}
+    return own | (info.locals[info.keywords] if info.keywords else {})
+
+
+def save_hyperparameters(
+    obj: Any,
+    *args: Any,
+    ignore: Sequence[str] | str | None = None,
+    frame: FrameType | None = None,
+    given_hparams: dict[str, Any] | None = None,
+) -> None:
+    """Save the arguments of an object's constructor; see `TrainingModule.save_hyperparameters`.
+
+    Args:
+        obj: A module, a data module or another object with `HyperparametersMixin`.
+        args: Names of arguments; all without any.
+        ignore: Names to leave out.
+        frame: Where to look for the arguments; None looks at the caller.
+        given_hparams: The arguments, where they need not be looked for; for a dataclass its fields are.
+    """
+    if len(args) == 1 and not isinstance(args[0], str) and not args[0]:
+        return
+    if given_hparams is None and is_dataclass(obj):
+        given_hparams = {field.name: getattr(obj, field.name) for field in fields(obj) if field.init}
+    if given_hparams is not None and all(isinstance(name, str) for name in args):
+        args = ({name: given_hparams[name] for name in args or given_hparams},)
+    obj.save_hyperparameters(*args, ignore=ignore, frame=frame or sys._getframe(1))
+
+
+def lightning_hasattr(model: Any, attribute: str) -> bool:
+    """Return whether a module, its hyperparameters or its data module have an attribute."""
+    return bool(_holders(model, attribute))
+
+
+def lightning_getattr(model: Any, attribute: str) -> Any:
+    """Return an attribute of a module's data module, its hyperparameters or itself, the first of these that has it.
+
+    Raises:
+        AttributeError: If none has it.
+    """
+    holder = _known_holders(model, attribute)[-1]
+    return holder[attribute] if isinstance(holder, dict) else getattr(holder, attribute)
+
+
+def lightning_setattr(model: Any, attribute: str, value: Any) -> None:
+    """Set an attribute of all that have it: a module, its hyperparameters, its data module.
+
+    Raises:
+        AttributeError: If none has it.
+    """
+    for holder in _known_holders(model, attribute):
+        if isinstance(holder, dict):
+            holder[attribute] = value
+        else:
+            setattr(holder, attribute, value)
+
+
+def _known_holders(model: Any, attribute: str) -> list[Any]:
+    holders = _holders(model, attribute)
+    if not holders:
+        rule = "an attribute of the module, its hyperparameters or its data module"
+        action = "Check its spelling."
+        raise AttributeError(must_be("attribute", rule, attribute, type(model).__qualname__, action))
+    return holders
+
+
+def _holders(model: Any, attribute: str) -> list[Any]:
+    data: Any = getattr(getattr(model, "_trainer", None), "datamodule", None)
+    found = []
+    for owner in (model, data):
+        if owner is not None and hasattr(owner, attribute):
+            found.append(owner)
+        if attribute in getattr(owner, "hparams", ()):
+            found.append(owner.hparams)
+    return found

@@ -7,8 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -19,9 +17,6 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.trainer import states
 
 _DEVICE = torch.device | str | int
-TRAIN_DATALOADERS = EVAL_DATALOADERS = OptimizerLRScheduler = _MAP_LOCATION_TYPE = Any
-_PRECISION_INPUT = _PRECISION_INPUT_INT = _PRECISION_INPUT_STR = _PRECISION_INPUT_STR_ALIAS = Any
-LRSchedulerConfigType = OptimizerConfig = OptimizerLRSchedulerConfig = dict
 STEP_OUTPUT = Tensor | Mapping[str, Any] | None
 EPOCH_OUTPUT = list[Tensor | Mapping[str, Any] | None]
 LRSchedulerType = type[LRScheduler] | type[ReduceLROnPlateau]
@@ -101,14 +96,14 @@ class LightningEnum(states.StateName):
         return next((member for member in cls if wanted in (member.name.lower(), member.value.lower())), None)
 
 
-class TrainerFn(LightningEnum):
-    """The verbs, which equal the arguments of `setup` and `teardown`."""
+def _names(title: str, words: str) -> Any:
+    """Return an enumeration of words, or of names and values with "=" between."""
+    members = (word.partition("=") for word in words.split())
+    return LightningEnum(title, {name: value or name.lower() for name, _, value in members}, module=__name__)  # type: ignore[call-overload]
 
-    FITTING = "fit"
-    VALIDATING = "validate"
-    TESTING = "test"
-    PREDICTING = "predict"
-    TUNING = "tune"
+
+TrainerFn = _names("TrainerFn", "FITTING=fit VALIDATING=validate TESTING=test PREDICTING=predict TUNING=tune")
+"""The verbs, which equal the arguments of `setup` and `teardown`."""
 
 
 class RunningStage(LightningEnum):
@@ -125,30 +120,17 @@ class RunningStage(LightningEnum):
     dataloader_prefix = states.RunningStage.dataloader_prefix
 
 
-def _names(title: str, words: str) -> Any:
-    return LightningEnum(title, {word.upper(): word for word in words.split()})  # type: ignore[call-overload]
-
-
-AMPType = _names("AMPType", "apex native")
-DeviceType = _names("DeviceType", "CPU GPU IPU TPU")
+AMPType = _names("AMPType", "APEX NATIVE")
+DeviceType = _names("DeviceType", "CPU=CPU GPU=GPU IPU=IPU TPU=TPU")
 DistributedType = _names(
     "DistributedType",
-    "dp ddp ddp2 ddp_cpu ddp_spawn tpu_spawn deepspeed horovod ddp_sharded ddp_sharded_spawn ddp_fully_sharded",
+    "DP DDP DDP2 DDP_CPU DDP_SPAWN TPU_SPAWN DEEPSPEED HOROVOD DDP_SHARDED DDP_SHARDED_SPAWN DDP_FULLY_SHARDED",
 )
+GradClipAlgorithmType = _names("GradClipAlgorithmType", "VALUE NORM")
+"""The algorithms of gradient clipping, which equal the trainer's values."""
 
-
-class GradClipAlgorithmType(LightningEnum):
-    """The algorithms of gradient clipping, which equal the trainer's values."""
-
-    VALUE = "value"
-    NORM = "norm"
-
-
-class Interval(LightningEnum):
-    """When a `Timer` looks at the clock: after each step or epoch."""
-
-    step = "step"
-    epoch = "epoch"
+Interval = _names("Interval", "step epoch")
+"""When a `Timer` looks at the clock: after each step or epoch."""
 
 
 class MisconfigurationException(ValueError):
@@ -168,19 +150,6 @@ version takes the ways that work here."""
 
 LIGHTNING_VERSION = "2.6.0"
 """Likewise for `lightning`, which came with 2.0."""
-
-
-def _package_available(package_name: str) -> bool:
-    """Return whether a package can be imported."""
-    return _module_available(package_name.partition(".")[0])
-
-
-def _module_available(module_path: str) -> bool:
-    """Return whether a module can be imported."""
-    try:
-        return find_spec(module_path) is not None
-    except ImportError:
-        return False
 
 
 _WITHOUT_COUNTERPART = re.compile(
@@ -205,16 +174,20 @@ FLOAT64_EPSILON = torch.finfo(torch.float64).eps
 
 def __getattr__(name: str) -> bool:
     """Return a flag by its name, such as `_TORCH_GREATER_EQUAL_2_4`, `_OMEGACONF_AVAILABLE` or `_IS_WINDOWS`."""
+    from lightning_utilities.core.imports import RequirementCache, package_available  # rarely needed
+
     compared = _COMPARED.fullmatch(name)
     if compared is not None:
-        wanted = tuple(int(part) for part in compared["version"].split("_"))
-        return _release(compared["package"].lower()) >= wanted
+        package, wanted = compared["package"].lower(), compared["version"].replace("_", ".")
+        if package == "python":
+            return sys.version_info >= tuple(map(int, wanted.split(".")))
+        return bool(RequirementCache(f"{package}>={wanted}"))
     if name in _OF_MACHINE:
         return _OF_MACHINE[name]()
     if name.startswith("_") and name.endswith("_AVAILABLE"):
         library = name[1:].removesuffix("_AVAILABLE")
         is_of_use = _WITHOUT_COUNTERPART.fullmatch(library) is None
-        return is_of_use and _module_available(_MODULES.get(library, library.lower()))
+        return is_of_use and package_available(_MODULES.get(library, library.lower()))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -227,14 +200,3 @@ _MODULES = {
     "TENSORBOARDX": "tensorboardX",
 }
 """The modules of libraries that are not the library's name in lower case."""
-
-
-def _release(package: str) -> tuple[int, ...]:
-    """Return the numbers of a package's version; () if it is not installed."""
-    if package == "python":
-        return tuple(sys.version_info[:3])
-    try:
-        found = re.match(r"\d+(\.\d+)*", version(package))
-    except PackageNotFoundError:
-        return ()
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
