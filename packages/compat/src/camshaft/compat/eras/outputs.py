@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from torch import Tensor
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.eras.releases import Behaviour, EpochOutputs
-from camshaft.hooks_core.protocols import MetricSink
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.transfer import map_nested, move_to_device
 from camshaft.loops import FitProgress, Run
@@ -29,16 +28,6 @@ _EVALUATIONS = ("validation", "test")
 
 ReadReturned = Callable[[Run, str, Any], Any]
 """A function of the run, a step's name and its return value, which returns the value for loops and hooks."""
-
-
-class ReturnedLogSink(Protocol):
-    """A metric sink that takes what steps and epoch ends return to be logged."""
-
-    def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
-        """Collect numbers and tensors for the step or epoch of the present moment.
-
-        `logger` and `prog_bar` say whether they go to loggers and to progress bars; monitoring callbacks get all.
-        """
 
 
 def adapt_outputs(run: Run, read_returned: ReadReturned | None = None) -> None:
@@ -329,7 +318,7 @@ def _with_tensors(value: Any, replace: Callable[[Tensor], Tensor]) -> Any:
     return map_nested(value, lambda node: isinstance(node, Tensor), replace)
 
 
-def log_returned(metrics: MetricSink | None, returned: Any) -> None:
+def log_returned(metrics: Any, returned: Any) -> None:
     """Log what a step or an epoch's end returned in a dictionary; anything else, and without a sink all, is left alone.
 
     Values under `log` go to loggers, those under `progress_bar` to progress bars, and these, what is under
@@ -337,7 +326,7 @@ def log_returned(metrics: MetricSink | None, returned: Any) -> None:
     `log` is logged under names of the form "outer/inner". A name in both has the value of `log`.
 
     Args:
-        metrics: Where to log, at its present moment; a `ReturnedLogSink`.
+        metrics: Where to log, at its present moment; with a method `log_returned`, as `MetricLog` has it.
         returned: What was returned.
     """
     if metrics is None or not isinstance(returned, Mapping):
@@ -350,7 +339,7 @@ def log_returned(metrics: MetricSink | None, returned: Any) -> None:
         group = groups.setdefault((name in to_loggers, name in to_bars), {})
         group[str(name)] = value.detach() if isinstance(value, Tensor) else value
     for (logger, prog_bar), values in groups.items():
-        cast("ReturnedLogSink", metrics).log_returned(values, logger=logger, prog_bar=prog_bar)
+        metrics.log_returned(values, logger=logger, prog_bar=prog_bar)
 
 
 def _values(given: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
