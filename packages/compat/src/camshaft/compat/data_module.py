@@ -71,11 +71,7 @@ def _transfer_batch_to_device(self: Any, batch: Any, device: Any, dataloader_idx
     return DataHooks.transfer_batch_to_device(self, batch, device, dataloader_idx)
 
 
-OF_DATA = {
-    "setup": do_nothing,
-    "teardown": do_nothing,
-    "transfer_batch_to_device": _transfer_batch_to_device,
-}
+OF_DATA = {"setup": do_nothing, "teardown": do_nothing, "transfer_batch_to_device": _transfer_batch_to_device}
 
 # Put in here and not written out above, so that editors and type checkers compare an override with today's signature.
 for _name, _hook in OF_DATA.items():

@@ -28,12 +28,7 @@ from camshaft.trainer.hyperparameters import (
     takes_any,
 )
 
-_SCALER_KEYS = (
-    "native_amp_scaling_state",
-    "NativeMixedPrecisionPlugin",
-    "MixedPrecisionPlugin",
-    "MixedPrecision",
-)
+_SCALER_KEYS = ("native_amp_scaling_state", "NativeMixedPrecisionPlugin", "MixedPrecisionPlugin", "MixedPrecision")
 """The keys of the gradient scaler's state in releases, in their order."""
 
 _PREFIXES = ("module.", "model.module.", "_forward_module.")

@@ -299,9 +299,7 @@ def configure_apex(run: Run, optimization: ConfiguredOptimizers) -> None:
     optimizers: list[Any] = list(of_model) if isinstance(of_model, list | tuple) else [of_model]
     are_optimizers = len(optimizers) == num_optimizers and all(isinstance(one, Optimizer) for one in optimizers)
     if model is not own or not are_optimizers:
-        rule, action = (
-            f"the module itself and its optimizers ({num_optimizers})",
-            "Return what `amp.initialize` returned.",
-        )
-        raise TypeError(must_be("return value", rule, returned, f"{type(own).__qualname__}.configure_apex", action))
+        rule = f"the module itself and its optimizers ({num_optimizers})"
+        where = f"{type(own).__qualname__}.configure_apex"
+        raise TypeError(must_be("return value", rule, returned, where, "Return what `amp.initialize` returned."))
     optimization.take(optimizers)
