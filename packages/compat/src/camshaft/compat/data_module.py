@@ -47,13 +47,8 @@ class DataModule(EarlierDataHooks, ArgparseArguments, HyperparametersMixin, _Dat
         self, train_transforms: Any = None, val_transforms: Any = None, test_transforms: Any = None, dims: Any = None
     ) -> None:
         super().__init__()
-        given = {
-            "train_transforms": train_transforms,
-            "val_transforms": val_transforms,
-            "test_transforms": test_transforms,
-            "dims": dims,
-        }
-        for name, value in given.items():
+        given = (train_transforms, val_transforms, test_transforms, dims)
+        for name, value in zip(("train_transforms", "val_transforms", "test_transforms", "dims"), given, strict=True):
             if value is not None:
                 setattr(self, name, value)
 

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from camshaft.compat import eras
 from camshaft.compat.arguments import today
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
-from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
+from camshaft.compat.arguments.translation import EarlierSettings, set_attributes, translate_arguments
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.reading import read_era
@@ -157,8 +157,9 @@ class Trainer(ArgparseArguments, _Trainer):
         self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
         arguments["precision"] = today.precision_of(arguments)
-        further = [ModuleSettings(**self._earlier.of_module)] if self._earlier.of_module else []
-        further += today.callbacks_of_packages()
+        further = today.callbacks_of_packages()
+        if self._earlier.of_module:
+            further.insert(0, callbacks.LambdaCallback(setup=partial(set_attributes, self._earlier.of_module)))
         if further:
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), *further]
         arguments["callbacks"] = today.with_timer(arguments.get("callbacks"), arguments.get("max_time"))

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for, which few trainers do here
-from camshaft.compat.arguments.gradient_norms import EarlierGradientNorms
 from camshaft.compat.arguments.translation import EarlierArgument, Translate, Translation
 from camshaft.compat.names.stand_ins import check_not_missing
-from camshaft.hooks_core import StrategyDefaults
+from camshaft.hooks_core import StrategyDefaults, is_overridden
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import absolute
 from camshaft.strategies.precision import Precision
+from camshaft.trainer import GradientNorms
 from camshaft.trainer.configuration import STRATEGY_NAMES, listed
 
 EARLIER_ARGUMENTS: dict[str, EarlierArgument] = {}
@@ -374,6 +374,30 @@ def log_gpu_memory(name: str, value: Any, given: _Given) -> Translation:
     if not torch.cuda.is_available():
         return Translation(remark="is left out: this machine has no GPU")
     return Translation(callbacks=(callbacks.DeviceStatsMonitor(cpu_stats=False),))
+
+
+class EarlierGradientNorms(GradientNorms):
+    """Logs what `grad_norm` of the module returns, if it overrides that, and through `log_grad_norm`, if it does that.
+
+    Args:
+        norm_type: As of `GradientNorms`.
+
+    Raises:
+        ValueError: As of `GradientNorms`.
+    """
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """Log, if it is due; at every update where the module decides."""
+        if not is_overridden(module, "log_grad_norm"):
+            super().on_before_optimizer_step(trainer, module, optimizer)
+        elif norms := self.norms(module, optimizer):
+            module.log_grad_norm(norms)
+
+    def norms(self, module: Any, optimizer: Any) -> dict[str, Any]:
+        """Return the norms by the names to log them under."""
+        if is_overridden(module, "grad_norm"):
+            return dict(module.grad_norm(self.norm_type))
+        return super().norms(module, optimizer)
 
 
 earlier("track_grad_norm", "0.4", "1.9", "`GradientNorms(norm_type)`", (None, -1, -1.0))(callback(EarlierGradientNorms))
