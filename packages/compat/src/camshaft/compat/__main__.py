@@ -29,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(words[1:])
     parsed = _parser().parse_args(words)
     try:
-        code: int = parsed.command(parsed)
-        return code
+        return int(parsed.command(parsed))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_USAGE

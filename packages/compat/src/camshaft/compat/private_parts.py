@@ -286,7 +286,7 @@ class LoggerConnector(_Part):
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Send values to the loggers."""
-        values = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in metrics.items()}
+        values: Any = {name: one.item() if isinstance(one, torch.Tensor) else one for name, one in metrics.items()}
         if step is None:
             step = values.pop("step", None)
         if step is None and values:

@@ -29,8 +29,7 @@ def _in_all(name: str) -> Any:
     """Return a property for a count of all epochs; setting it changes that of the earlier ones."""
 
     def get(view: TotalView) -> int:
-        count: int = getattr(view._earlier, name) + getattr(view._batches, name)
-        return count
+        return int(getattr(view._earlier, name) + getattr(view._batches, name))
 
     def set_(view: TotalView, value: int) -> None:
         setattr(view._earlier, name, value - getattr(view._batches, name))

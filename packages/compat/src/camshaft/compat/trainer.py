@@ -167,7 +167,8 @@ class Trainer(ArgparseArguments, _Trainer):
         plugins = {name: getattr(self._earlier, name) for name in ("cluster_environment", "checkpoint_io")}
         if needs_attaching(arguments) or any(plugin is not None for plugin in plugins.values()):
             load(_ATTACH)(arguments, **plugins)
-        told, self._untold = [], []
+        told: list[Any] = []
+        self._untold = []
         for one in listed(arguments.get("callbacks")):
             if not isinstance(one, type) and any(is_overridden(one, hook) for hook in _OF_INIT):
                 is_earlier = self._is_earlier or not read_era(one, Receiver.CALLBACK).is_of_today
@@ -411,7 +412,7 @@ class Trainer(ArgparseArguments, _Trainer):
         if not num_training or not validates or not isinstance(interval, (int, float)):
             return num_training
         batches_between = interval if isinstance(interval, int) else max(1, int(num_training * interval))
-        return num_training + self.nb_val_batches * (num_training // batches_between)
+        return num_training + sum(self.num_val_batches) * (num_training // batches_between)
 
     # what is running
 
@@ -554,8 +555,7 @@ class Trainer(ArgparseArguments, _Trainer):
         is_earlier = behaviour_in(self.current_run).era in EARLIER_ERAS
         for name in ("get_progress_bar_dict", "get_tqdm_dict") if is_earlier else ():
             if self.model is not None and is_overridden(self.model, name):
-                shown: Mapping[str, float | int | str] = getattr(self.model, name)()
-                return shown
+                return dict(getattr(self.model, name)())
         return super().progress_bar_metrics
 
     progress_bar_dict = property(lambda self: dict(self.progress_bar_metrics))

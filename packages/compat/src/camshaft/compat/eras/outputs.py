@@ -160,7 +160,7 @@ class TrainingOutputs:
             raise ValueError(must_be("checkpoint", rule, sorted(state or ()), f"{self._name}, fit", action))
         self.reset()
         for *place, value, were_elsewhere in state["steps"]:
-            self._steps.append(StepOutput(*place, restored(value, were_elsewhere, self._device)))
+            self._steps.append(StepOutput._make([*place, restored(value, were_elsewhere, self._device)]))
 
     def _keep(self, batch: Any, batch_idx: int, optimizer_idx: int, outputs: Any) -> None:
         latest_batch_idx, split_idx = self._place
