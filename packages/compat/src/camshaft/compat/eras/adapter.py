@@ -12,7 +12,7 @@ from torch import nn
 
 from camshaft.callbacks import ModelSummary
 from camshaft.compat.eras.callback_states import ReturnedStates
-from camshaft.compat.eras.evidence import takes_optimizer_idx
+from camshaft.compat.eras.evidence import takes_index
 from camshaft.compat.eras.optimization import EraOptimization
 from camshaft.compat.eras.outputs import ReadReturned, adapt_outputs
 from camshaft.compat.eras.processes import delegate
@@ -82,7 +82,7 @@ def announce_eras(run: Run) -> None:
 def finds_unused(module: nn.Module) -> bool:
     """Return whether a loss of a module may leave parameters unused: as the default of its era, and always with
     several optimizers, as each freezes the others' parameters."""
-    return takes_optimizer_idx(module) or read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
+    return takes_index(module) or read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
 
 
 @attrs.frozen

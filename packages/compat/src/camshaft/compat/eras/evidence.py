@@ -70,7 +70,7 @@ def declared_function(receiver: object, name: str) -> Callable[..., Any] | None:
     return own
 
 
-def takes_optimizer_idx(receiver: object) -> bool:
+def takes_index(receiver: object) -> bool:
     """Return whether the `training_step` of a module asks for `optimizer_idx`, as all of 1.x had it."""
     step = implementation(receiver, "training_step")
     return step is not None and "optimizer_idx" in parameter_names(step)
