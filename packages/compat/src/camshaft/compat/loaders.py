@@ -34,12 +34,7 @@ def own_loaders(loaders: Iterable[Any]) -> list[Any]:
 
 
 def numbered(
-    loader: Iterable[Any],
-    num_batches: int | float,
-    first: int = 0,
-    ahead: ReadAhead | None = None,
-    *,
-    iterator: Iterator[Any] | None = None,
+    loader: Any, num_batches: int | float, first: int = 0, ahead: ReadAhead | None = None, *, iterator: Any = None
 ) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches as `numbered` of camshaft-loops does, but for lengths, which may be estimates.
 

@@ -128,25 +128,17 @@ class UpdateAfterBackward(ClosureUpdate):
     later gradients.
 
     Args:
-        context, optimizer, optimizer_idx, default_zero_grad: Those of `OptimizerUpdate`.
+        shared, default_zero_grad: The arguments of `OptimizerUpdate`.
         step_zeroes: Whether `optimizer_step` zeroes the gradients, so that the loop never does; `default_zero_grad` is
             then the place of `on_before_zero_grad` alone; see `AnnouncedZeroing`.
     """
 
-    def __init__(
-        self,
-        context: UpdateContext,
-        optimizer: Optimizer,
-        optimizer_idx: int,
-        *,
-        default_zero_grad: ZeroGrad,
-        step_zeroes: bool,
-    ) -> None:
-        super().__init__(context, optimizer, optimizer_idx, default_zero_grad=default_zero_grad)
+    def __init__(self, *shared: Any, default_zero_grad: ZeroGrad, step_zeroes: bool) -> None:
+        super().__init__(*shared, default_zero_grad=default_zero_grad)
         self._step_zeroes = step_zeroes
         self._is_window_open = False
         if step_zeroes:
-            self.zeroing = AnnouncedZeroing(context, optimizer, optimizer_idx, default_zero_grad)
+            self.zeroing = AnnouncedZeroing(*shared, default_zero_grad)
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """Add a step's gradients to those of its window, and let `optimizer_step` follow if it ends the window.
