@@ -138,7 +138,8 @@ class UpdateAfterBackward(ClosureUpdate):
         self._step_zeroes = step_zeroes
         self._is_window_open = False
         if step_zeroes:
-            self.zeroing = AnnouncedZeroing(*shared, default_zero_grad)
+            context, optimizer, optimizer_idx = shared
+            self.zeroing = AnnouncedZeroing(context, optimizer, optimizer_idx, default_zero_grad)
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """Add a step's gradients to those of its window, and let `optimizer_step` follow if it ends the window.
