@@ -6,7 +6,7 @@ import pytest
 from bare_parts import Sized, hooked, make_batches, seeded
 from compat_parts import BareTrainer
 
-from camshaft.compat.eras.callback_states import takes_state
+from camshaft.compat.eras.evidence import takes_state
 from camshaft.hooks_core import Callback
 
 

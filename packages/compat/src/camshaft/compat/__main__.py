@@ -29,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(words[1:])
     parsed = _parser().parse_args(words)
     try:
-        code: int = parsed.command(parsed)
-        return code
+        return int(parsed.command(parsed))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_USAGE
@@ -59,9 +58,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(parsed: argparse.Namespace) -> int:
     klass = load_class(parsed.target)
-    installed = _installed_base(klass)
-    if installed is not None:
-        package, base = installed
+    bases = ((base.__module__.partition(".")[0], base.__name__) for base in klass.__mro__[1:])
+    package, base = next((found for found in bases if found[0] in ROOTS), ("", ""))
+    if package:  # a base class of an installed Lightning
         print(
             f"note: {klass.__name__} is a {base} of the installed {package}, whose own methods are listed as well. "
             "Put `python -m camshaft.compat run -m` in place of `python -m` to check it as camshaft runs it.",
@@ -77,12 +76,6 @@ def _check(parsed: argparse.Namespace) -> int:
         if advice is not None:
             print(f"\n{advice_text(advice)}")
     return _EXIT_FAULTS if any(not fault.is_warning for fault in inspection.faults) else 0
-
-
-def _installed_base(klass: type) -> tuple[str, str] | None:
-    """Return the package and name of the nearest base class of an installed Lightning; None if there is none."""
-    bases = ((base.__module__.partition(".")[0], base.__name__) for base in klass.__mro__[1:])
-    return next((found for found in bases if found[0] in ROOTS), None)
 
 
 if __name__ == "__main__":

@@ -47,13 +47,8 @@ class DataModule(EarlierDataHooks, ArgparseArguments, HyperparametersMixin, _Dat
         self, train_transforms: Any = None, val_transforms: Any = None, test_transforms: Any = None, dims: Any = None
     ) -> None:
         super().__init__()
-        given = {
-            "train_transforms": train_transforms,
-            "val_transforms": val_transforms,
-            "test_transforms": test_transforms,
-            "dims": dims,
-        }
-        for name, value in given.items():
+        given = (train_transforms, val_transforms, test_transforms, dims)
+        for name, value in zip(("train_transforms", "val_transforms", "test_transforms", "dims"), given, strict=True):
             if value is not None:
                 setattr(self, name, value)
 
@@ -71,11 +66,7 @@ def _transfer_batch_to_device(self: Any, batch: Any, device: Any, dataloader_idx
     return DataHooks.transfer_batch_to_device(self, batch, device, dataloader_idx)
 
 
-OF_DATA = {
-    "setup": do_nothing,
-    "teardown": do_nothing,
-    "transfer_batch_to_device": _transfer_batch_to_device,
-}
+OF_DATA = {"setup": do_nothing, "teardown": do_nothing, "transfer_batch_to_device": _transfer_batch_to_device}
 
 # Put in here and not written out above, so that editors and type checkers compare an override with today's signature.
 for _name, _hook in OF_DATA.items():

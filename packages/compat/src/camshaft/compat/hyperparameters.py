@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
+from itertools import dropwhile
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -24,16 +26,12 @@ class HyperparametersMixin(_HyperparametersMixin):
         arguments = super().constructor_arguments(frame)
         if arguments is None:
             return None
-        around = frame
-        while around is not None and _under_construction(around) is not self:
-            around = around.f_back
-        while around is not None:
+        for around, _ in dropwhile(lambda one: _under_construction(one[0]) is not self, walk_stack(frame)):
             owner = _under_construction(around)
             if not isinstance(owner, _HyperparametersMixin):
                 break
             if owner is not self:
                 arguments |= arguments_of(owner, around) or {}
-            around = around.f_back
         return arguments
 
     def remove_ignored_hparams(self, ignore_list: Iterable[str]) -> None:

@@ -34,12 +34,7 @@ def own_loaders(loaders: Iterable[Any]) -> list[Any]:
 
 
 def numbered(
-    loader: Iterable[Any],
-    num_batches: int | float,
-    first: int = 0,
-    ahead: ReadAhead | None = None,
-    *,
-    iterator: Iterator[Any] | None = None,
+    loader: Any, num_batches: int | float, first: int = 0, ahead: ReadAhead | None = None, *, iterator: Any = None
 ) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches as `numbered` of camshaft-loops does, but for lengths, which may be estimates.
 
@@ -56,13 +51,12 @@ def numbered(
     if ahead.is_filled or (may_end_early and num_batches == UNKNOWN):
         yield from read_ahead(loader, iterator, num_batches, first, ahead)
         return
-    num_read = first
-    for batch in read_promised(loader, num_batches, first, iterator, ends_samplers=False):
-        num_read += 1
-        is_last = num_read == num_batches
-        if is_last:
+    batch_idx = first - 1
+    for batch_idx, batch in enumerate(read_promised(loader, num_batches, first, iterator, ends_samplers=False), first):
+        if batch_idx + 1 == num_batches:
             ahead.note(num_batches)
-        yield num_read - 1, batch, is_last
+        yield batch_idx, batch, batch_idx + 1 == num_batches
+    num_read = batch_idx + 1
     if num_read < num_batches:
         ahead.end_epoch(num_read, loader)
         if not may_end_early:

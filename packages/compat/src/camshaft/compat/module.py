@@ -247,12 +247,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
         super().untoggle_optimizer(chosen)
 
     def manual_optimizer_step(
-        self,
-        optimizer: Optimizer,
-        *args: Any,
-        make_optimizer_step: bool | None = None,
-        optimizer_closure: Callable[[], Any] | None = None,
-        **kwargs: Any,
+        self, optimizer: Any, *args: Any, make_optimizer_step: Any = None, optimizer_closure: Any = None, **kwargs: Any
     ) -> None:
         """Step an optimizer under manual optimization and zero its gradients, as in 1.0.6 to 1.0.8. Collective.
 
@@ -288,8 +283,8 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
         if own_step is not None:
             own_step(trainer.current_epoch, trainer.batch_idx, optimizer, optimizer_closure or (lambda: None))
         else:
-            step: Any = optimizer.step
-            step(*args, **(kwargs if optimizer_closure is None else {**kwargs, "closure": optimizer_closure}))
+            closure = {} if optimizer_closure is None else {"closure": optimizer_closure}
+            optimizer.step(*args, **kwargs, **closure)
         optimizer.zero_grad()
 
     # weights
@@ -321,12 +316,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
         return super().load_from_checkpoint(path, map_location, hparams_file, strict, weights_only, **kwargs)
 
     @classmethod
-    def load_from_metrics(
-        cls,
-        weights_path: str | os.PathLike[str],
-        tags_csv: str | os.PathLike[str],
-        map_location: torch.device | str | None = None,
-    ) -> Self:
+    def load_from_metrics(cls, weights_path: _Path, tags_csv: _Path, map_location: Any = None) -> Self:
         """Call `load_from_checkpoint` with hyperparameters from a table such as `meta_tags.csv`.
 
         Args:

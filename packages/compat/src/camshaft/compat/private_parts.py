@@ -67,22 +67,16 @@ class ConnectorView:
         of_cpu = self._accelerator_flag == "cpu"
         return int(self._trainer.num_devices) if of_cpu else list(self._trainer.device_ids)
 
-    @property
-    def _parallel_devices(self) -> list[torch.device]:
-        return list(self.accelerator.get_parallel_devices(self._devices_flag))
+    _parallel_devices = property(lambda self: list(self.accelerator.get_parallel_devices(self._devices_flag)))
 
-    @property
-    def precision_plugin(self) -> Any:
-        """The precision of the strategy."""
-        return getattr(self.strategy, "precision_plugin", None) or self.strategy.precision
+    precision_plugin = property(lambda one: getattr(one.strategy, "precision_plugin", None) or one.strategy.precision)
+    """The precision of the strategy."""
 
     def _check_and_init_precision(self) -> Any:
         return self.precision_plugin
 
-    @property
-    def is_distributed(self) -> bool:
-        """True if the strategy is one for several processes, be it of one at the moment."""
-        return isinstance(self.strategy, ParallelStrategy) or int(self.strategy.world_size) > 1
+    is_distributed = property(lambda self: isinstance(self.strategy, ParallelStrategy) or self.strategy.world_size > 1)
+    """True if the strategy is one for several processes, be it of one at the moment."""
 
     @property
     def use_distributed_sampler(self) -> bool:
@@ -105,8 +99,7 @@ class ConnectorView:
         if chosen is not None:
             return chosen
         kinds = (environments.SLURMEnvironment, environments.TorchElasticEnvironment)
-        kind: Any = next((one for one in kinds if one.detect()), environments.LightningEnvironment)
-        environment = kind()
+        environment: Any = next((one for one in kinds if one.detect()), environments.LightningEnvironment)()
         environment.set_world_size(self._trainer.world_size)
         environment.set_global_rank(self._trainer.global_rank)
         return environment
@@ -247,9 +240,7 @@ class DataConnector(_Part):
     _test_dataloader_source = property(attrgetter("trainer.test_loop._data_source"))
     _predict_dataloader_source = property(attrgetter("trainer.predict_loop._data_source"))
 
-    @property
-    def _datahook_selector(self) -> DataHooksOfRun:
-        return DataHooksOfRun(self.trainer.lightning_module, self.trainer.datamodule)
+    _datahook_selector = property(lambda self: DataHooksOfRun(self.trainer.lightning_module, self.trainer.datamodule))
 
 
 @attrs.frozen
@@ -288,19 +279,14 @@ class LoggerConnector(_Part):
     def should_update_logs(self) -> bool:
         """True in batches after which values of steps are sent to loggers."""
         trainer, loop = self.trainer, self.trainer._active_loop
-        if not trainer.log_every_n_steps:
-            return False
-        if loop is None:
-            return True
-        of_fit = loop is trainer.fit_loop
-        step: int = loop._batches_that_stepped + 1 if of_fit else loop.progress.ready
+        if not trainer.log_every_n_steps or loop is None:
+            return bool(trainer.log_every_n_steps)
+        step: int = loop._batches_that_stepped + 1 if loop is trainer.fit_loop else loop.progress.ready
         return step % trainer.log_every_n_steps == 0 or bool(trainer.should_stop)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Send values to the loggers."""
-        values: dict[str, Any] = {
-            name: value.item() if isinstance(value, torch.Tensor) else value for name, value in metrics.items()
-        }
+        values: Any = {name: one.item() if isinstance(one, torch.Tensor) else one for name, one in metrics.items()}
         if step is None:
             step = values.pop("step", None)
         if step is None and values:
@@ -321,8 +307,7 @@ class ResultsView(_Part):
 
     def metrics(self, on_step: bool) -> dict[str, Any]:
         """Return the values by reader; those of steps and epochs alike."""
-        metrics: dict[str, Any] = self.trainer._logger_connector.metrics
-        return metrics
+        return dict(self.trainer._logger_connector.metrics)
 
     @property
     def dataloader_idx(self) -> int | None:
@@ -368,11 +353,8 @@ class LoaderSource:
         Loaders that are set are taken when the loop asks for its loaders the next time.
         """
         run = self._trainer.current_run
-        if run is None:
-            return None
-        passed = run.loaders.get(self.stage)
-        if passed is not None:
-            return passed
+        if run is None or run.loaders.get(self.stage) is not None:
+            return None if run is None else run.loaders[self.stage]
         return next((one for one in (run.data, run.module) if one is not None and is_overridden(one, self.name)), None)
 
     @instance.setter

@@ -29,8 +29,7 @@ def _in_all(name: str) -> Any:
     """Return a property for a count of all epochs; setting it changes that of the earlier ones."""
 
     def get(view: TotalView) -> int:
-        count: int = getattr(view._earlier, name) + getattr(view._batches, name)
-        return count
+        return int(getattr(view._earlier, name) + getattr(view._batches, name))
 
     def set_(view: TotalView, value: int) -> None:
         setattr(view._earlier, name, value - getattr(view._batches, name))
@@ -74,15 +73,10 @@ class BatchProgressView:
     _earlier: Counters
     is_last_batch: bool = False
 
-    @property
-    def current(self) -> Counters:
-        """Those of the epoch; for training all 0 between epochs."""
-        return HeldCounters(**self._batches.state_dict())
-
-    @property
-    def total(self) -> TotalView:
-        """Those of all epochs."""
-        return TotalView(self._batches, self._earlier)
+    current = property(lambda view: HeldCounters(**view._batches.state_dict()))
+    """Those of the epoch; for training all 0 between epochs."""
+    total = property(lambda view: TotalView(view._batches, view._earlier))
+    """Those of all epochs."""
 
     def reset(self) -> None:
         """Count from 0 again, between epochs."""
@@ -108,12 +102,8 @@ class EpochProgressView:
     processed = property(attrgetter("_progress.epochs.processed"), _begin_at)
     completed = property(attrgetter("_progress.epochs.completed"), _begin_at)
 
-    @property
-    def current(self) -> EpochProgressView:
-        """The counters themselves."""
-        return self
-
-    total = current
+    current = total = property(lambda view: view)
+    """The counters themselves."""
 
     def reset(self) -> None:
         """Begin with the first epoch again; the number of updates stays."""
@@ -146,12 +136,8 @@ class UpdateProgressView:
 
     ready = optimizer_steps = completed
 
-    @property
-    def total(self) -> UpdateProgressView:
-        """The counters themselves, those of all epochs, of the only optimizer or of all."""
-        return self
-
-    optimizer = step = optim_progress = optim_step_progress = total
+    total = optimizer = step = optim_progress = optim_step_progress = property(lambda view: view)
+    """The counters themselves, those of all epochs, of the only optimizer or of all."""
 
     def increment_completed(self) -> None:
         """Count an update."""

@@ -181,8 +181,12 @@ def read_result(run: Run, step: str, returned: Any) -> Any:
     for name, value in returned._watched.items():
         if value is not None:
             monitored = returned._prefix + name
-            if returned._explicit.get(name) is not None:
-                _check_watched(run, name, monitored, where)
+            for callback in run.callbacks if returned._explicit.get(name) is not None else ():
+                monitor = getattr(callback, "monitor", None)
+                if isinstance(callback, _WATCHERS[name]) and monitor not in (None, name, f"val_{name}"):
+                    rule = f"{monitored!r}, since {where} passes `{name}`"  # 0.9 replaced it without asking
+                    action = f"Pass monitor={monitored!r}, or leave `{name}` out."
+                    raise ValueError(must_be("monitor", rule, monitor, type(callback).__name__, action))
             log(monitored, value.detach(), logger=False, on_step=False, on_epoch=True, batch_size=1)
     for name, value, options in returned._calls:
         log(name, value, **options)
@@ -191,14 +195,3 @@ def read_result(run: Run, step: str, returned: Any) -> Any:
     if "minimize" not in returned:
         return outputs
     return {**outputs, "loss": returned["minimize"]} if outputs else returned["minimize"]
-
-
-def _check_watched(run: Run, name: str, monitored: str, where: str) -> None:
-    """Refuse a callback that monitors something else, which 0.9 replaced without asking."""
-    kind = _WATCHERS[name]
-    for callback in run.callbacks:
-        monitor = getattr(callback, "monitor", None)
-        if isinstance(callback, kind) and monitor is not None and monitor not in (name, f"val_{name}"):
-            rule = f"{monitored!r}, since {where} passes `{name}`"
-            action = f"Pass monitor={monitored!r}, or leave `{name}` out."
-            raise ValueError(must_be("monitor", rule, monitor, type(callback).__name__, action))

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from camshaft.compat import eras
 from camshaft.compat.arguments import today
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
-from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
+from camshaft.compat.arguments.translation import EarlierSettings, set_attributes, translate_arguments
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.reading import read_era
@@ -156,8 +156,9 @@ class Trainer(ArgparseArguments, _Trainer):
         self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
         arguments["precision"] = today.precision_of(arguments)
-        further = [ModuleSettings(**self._earlier.of_module)] if self._earlier.of_module else []
-        further += today.callbacks_of_packages()
+        further = today.callbacks_of_packages()
+        if self._earlier.of_module:
+            further.insert(0, callbacks.LambdaCallback(setup=partial(set_attributes, self._earlier.of_module)))
         if further:
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), *further]
         arguments["callbacks"] = today.with_timer(arguments.get("callbacks"), arguments.get("max_time"))
@@ -165,7 +166,8 @@ class Trainer(ArgparseArguments, _Trainer):
         plugins = {name: getattr(self._earlier, name) for name in ("cluster_environment", "checkpoint_io")}
         if needs_attaching(arguments) or any(plugin is not None for plugin in plugins.values()):
             load(_ATTACH)(arguments, **plugins)
-        told, self._untold = [], []
+        told: list[Any] = []
+        self._untold = []
         for one in listed(arguments.get("callbacks")):
             if not isinstance(one, type) and any(is_overridden(one, hook) for hook in _OF_INIT):
                 is_earlier = self._is_earlier or not read_era(one, Receiver.CALLBACK).is_of_today
@@ -409,7 +411,7 @@ class Trainer(ArgparseArguments, _Trainer):
         if not num_training or not validates or not isinstance(interval, (int, float)):
             return num_training
         batches_between = interval if isinstance(interval, int) else max(1, int(num_training * interval))
-        return num_training + self.nb_val_batches * (num_training // batches_between)
+        return num_training + sum(self.num_val_batches) * (num_training // batches_between)
 
     # what is running
 
@@ -552,8 +554,7 @@ class Trainer(ArgparseArguments, _Trainer):
         is_earlier = behaviour_in(self.current_run).era in EARLIER_ERAS
         for name in ("get_progress_bar_dict", "get_tqdm_dict") if is_earlier else ():
             if self.model is not None and is_overridden(self.model, name):
-                shown: Mapping[str, float | int | str] = getattr(self.model, name)()
-                return shown
+                return dict(getattr(self.model, name)())
         return super().progress_bar_metrics
 
     progress_bar_dict = property(lambda self: dict(self.progress_bar_metrics))

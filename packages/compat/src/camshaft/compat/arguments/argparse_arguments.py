@@ -22,7 +22,7 @@ _KINDS = _TEXTS | {"bool", "int", "float"}
 
 
 def add_argparse_args(
-    cls: Any, parent_parser: ArgumentParser, *, use_argument_group: bool = True, **defaults: Any
+    cls: Any, /, parent_parser: ArgumentParser, *, use_argument_group: bool = True, **defaults: Any
 ) -> ArgumentParser:
     """Add an option for every argument of the constructor, those of earlier releases included.
 
@@ -55,7 +55,7 @@ def add_argparse_args(
     return parser
 
 
-def from_argparse_args(cls: Any, args: ArgumentParser | Namespace, **kwargs: Any) -> Any:
+def from_argparse_args(cls: Any, /, args: ArgumentParser | Namespace, **kwargs: Any) -> Any:
     """Return an instance made with those options that are its arguments; others are the script's own.
 
     Args:
@@ -70,7 +70,7 @@ def from_argparse_args(cls: Any, args: ArgumentParser | Namespace, **kwargs: Any
     return cls(**{**{name: given[name] for name in _names_of(cls) if name in given}, **kwargs})
 
 
-def parse_argparser(cls: Any, arg_parser: ArgumentParser | Namespace) -> Namespace:
+def parse_argparser(cls: Any, /, arg_parser: ArgumentParser | Namespace) -> Namespace:
     """Return the options of a parser, which reads the process's command line, or of a namespace."""
     return arg_parser.parse_args() if isinstance(arg_parser, ArgumentParser) else arg_parser
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for, which few trainers do here
-from camshaft.compat.arguments.gradient_norms import EarlierGradientNorms
 from camshaft.compat.arguments.translation import EarlierArgument, Translate, Translation
 from camshaft.compat.names.stand_ins import check_not_missing
-from camshaft.hooks_core import StrategyDefaults
+from camshaft.hooks_core import StrategyDefaults, is_overridden
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import absolute
 from camshaft.strategies.precision import Precision
+from camshaft.trainer import GradientNorms
 from camshaft.trainer.configuration import STRATEGY_NAMES, listed
 
 EARLIER_ARGUMENTS: dict[str, EarlierArgument] = {}
@@ -165,26 +165,16 @@ earlier("auto_scale_batch_size", "0.7", "1.9", "`BatchSizeFinder`", _NONE_OR_FAL
 
 _UNUSED_PARAMETERS = "ddp_find_unused_parameters_true"  # as those releases had it by default
 
-_SHARDED = ("ddp_sharded", "ddp_sharded_spawn", "ddp_fully_sharded", "fully_sharded")
-
-_BACKENDS: dict[str, dict[str, Any]] = {
-    **{name: {"strategy": _UNUSED_PARAMETERS} for name in ("ddp", "ddp_spawn")},
-    "ddp_cpu": {"strategy": _UNUSED_PARAMETERS, "accelerator": "cpu"},
-    **{name: {"strategy": "sharded"} for name in _SHARDED},
+_FORMS: Mapping[str, str] = {
+    r"ddp_sharded(_spawn)?(_find_unused_parameters_false)?|(ddp_)?fully_sharded|fsdp_native": "sharded",
+    r"ddp_(spawn|fork|notebook)_find_unused_parameters_(true|false)": r"ddp_find_unused_parameters_\2",
+    "ddp_(fork|notebook)": "ddp",
+    "ddp_spawn": _UNUSED_PARAMETERS,
 }
+"""Names of strategies, and today's."""
+
+_BACKENDS: Mapping[str, str] = {**_FORMS, "ddp|ddp_cpu": _UNUSED_PARAMETERS}
 """Names of `distributed_backend`, then of `accelerator` and `plugins`."""
-
-_STRATEGIES: dict[str, dict[str, Any]] = {
-    **{name: arguments for name, arguments in _BACKENDS.items() if name not in ("ddp", "ddp_cpu")},
-    **{f"{name}_find_unused_parameters_false": {"strategy": "sharded"} for name in _SHARDED[:2]},
-    "fsdp_native": {"strategy": "sharded"},
-    **{name: {"strategy": "ddp"} for name in ("ddp_fork", "ddp_notebook")},
-    **{
-        f"ddp_{start}_find_unused_parameters_{value}": {"strategy": f"ddp_find_unused_parameters_{value}"}
-        for start in ("spawn", "fork", "notebook")
-        for value in ("true", "false")
-    },
-}
 
 _WITHOUT_STRATEGY = ["bagua", "collaborative", "colossalai", "deepspeed", "hivemind", "horovod", "hpu", "ipu", "tpu"]
 """First words of refused names."""
@@ -218,8 +208,7 @@ def backend(name: str, value: Any, given: _Given) -> Translation:
     """Translate the kind of distributed training into a strategy."""
     found = _by_name(name, value, given, _BACKENDS)
     if found is None:
-        rule = f"one of {', '.join(map(repr, [*_BACKENDS, 'dp']))} or None"
-        raise ValueError(must_be(name, rule, value, _WHERE, _PASS_STRATEGY))
+        raise ValueError(must_be(name, "one of 'ddp', 'ddp_cpu', 'dp' or None", value, _WHERE, _PASS_STRATEGY))
     return found
 
 
@@ -228,7 +217,7 @@ earlier("accelerator", "1.0", "1.9", "`strategy` for 'ddp' and its like")(
     lambda name, value, given: None if value in ("tpu", "ipu", "hpu") else _by_name(name, value, given, _BACKENDS)
 )
 earlier("strategy", "1.5", "1.9", "`strategy='ddp'` for 'ddp_spawn', 'sharded' for sharded ones")(
-    lambda name, value, given: _by_name(name, value.lower(), given, _STRATEGIES) if isinstance(value, str) else None
+    lambda name, value, given: _by_name(name, value.lower(), given, _FORMS) if isinstance(value, str) else None
 )
 
 
@@ -248,8 +237,8 @@ def plugins(name: str, value: Any, given: _Given) -> Translation:
 
 
 def _plugin(name: str, plugin: Any) -> Translation:
-    if isinstance(plugin, str) and plugin in _STRATEGIES:
-        return _of(plugin, _STRATEGIES)
+    if (found := _strategy(plugin, _FORMS)) is not None:
+        return found
     if isinstance(plugin, StrategyDefaults) or (isinstance(plugin, str) and plugin in STRATEGY_NAMES):
         return Translation(arguments={"strategy": plugin})
     if isinstance(plugin, Precision):
@@ -269,20 +258,26 @@ def _plugin(name: str, plugin: Any) -> Translation:
     raise refusal(name, plugin, "there are no plugins", "Pass a strategy object and `precision`.")
 
 
-def _of(value: str, table: Mapping[str, dict[str, Any]]) -> Translation:
-    forms = ("spawn", "fork", "notebook")
-    remark = "the script itself is started once for each process" if any(form in value for form in forms) else ""
-    return Translation(arguments=table[value], remark=remark)
+def _strategy(value: Any, forms: Mapping[str, str]) -> Translation | None:
+    """Return the translation of a strategy's name; None if it has none of these forms."""
+    text = value if isinstance(value, str) else ""
+    found = [one.expand(today) for form, today in forms.items() if (one := re.fullmatch(form, text))]
+    if not found:
+        return None
+    arguments = {"strategy": found[0], **({"accelerator": "cpu"} if value == "ddp_cpu" else {})}
+    is_started = any(form in text for form in ("spawn", "fork", "notebook"))
+    remark = "the script itself is started once for each process" if is_started else ""
+    return Translation(arguments=arguments, remark=remark)
 
 
-def _by_name(name: str, value: Any, given: _Given, table: Mapping[str, dict[str, Any]]) -> Translation | None:
+def _by_name(name: str, value: Any, given: _Given, forms: Mapping[str, str]) -> Translation | None:
     """Return the translation of a strategy's name; None for one that no earlier release had.
 
     Raises:
         ValueError: If there is no such strategy any more.
     """
-    if value in table:
-        return _of(value, table)
+    if (found := _strategy(value, forms)) is not None:
+        return found
     if value == "dp" and _num_asked_for(given) <= 1:
         return Translation(remark="is left out: there is one device")
     kind = value.partition("_")[0] if isinstance(value, str) else None
@@ -374,6 +369,30 @@ def log_gpu_memory(name: str, value: Any, given: _Given) -> Translation:
     if not torch.cuda.is_available():
         return Translation(remark="is left out: this machine has no GPU")
     return Translation(callbacks=(callbacks.DeviceStatsMonitor(cpu_stats=False),))
+
+
+class EarlierGradientNorms(GradientNorms):
+    """Logs what `grad_norm` of the module returns, if it overrides that, and through `log_grad_norm`, if it does that.
+
+    Args:
+        norm_type: As of `GradientNorms`.
+
+    Raises:
+        ValueError: As of `GradientNorms`.
+    """
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """Log, if it is due; at every update where the module decides."""
+        if not is_overridden(module, "log_grad_norm"):
+            super().on_before_optimizer_step(trainer, module, optimizer)
+        elif norms := self.norms(module, optimizer):
+            module.log_grad_norm(norms)
+
+    def norms(self, module: Any, optimizer: Any) -> dict[str, Any]:
+        """Return the norms by the names to log them under."""
+        if is_overridden(module, "grad_norm"):
+            return dict(module.grad_norm(self.norm_type))
+        return super().norms(module, optimizer)
 
 
 earlier("track_grad_norm", "0.4", "1.9", "`GradientNorms(norm_type)`", (None, -1, -1.0))(callback(EarlierGradientNorms))

@@ -63,19 +63,16 @@ def by_name(positional: Sequence[Any], given: Mapping[str, Any]) -> dict[str, An
     Raises:
         TypeError: If the first is none of Lightning 2.x, there are too many, or one was passed by name, too.
     """
-    if not positional:
-        return {}
-    first = positional[0]
+    first = positional[0] if positional else ""
     if not isinstance(first, str) and not hasattr(first, "auto_device_count"):
         rule, action = "an accelerator, as the first by position", "Write `logger=...`, or the name of what it is."
         raise TypeError(must_be("the first argument", rule, first, "Trainer", action))
     if len(positional) > len(ORDER):
-        action = "Pass them by name."
-        raise TypeError(must_be("arguments", f"at most {len(ORDER)} by position", len(positional), "Trainer", action))
+        rule = f"at most {len(ORDER)} by position"
+        raise TypeError(must_be("arguments", rule, len(positional), "Trainer", "Pass them by name."))
     named = dict(zip(ORDER, positional, strict=False))
-    for name in named:
-        if name in given:
-            raise TypeError(must_be(name, "passed once", given[name], "Trainer", "It is passed by position, too."))
+    for name in named.keys() & given.keys():
+        raise TypeError(must_be(name, "passed once", given[name], "Trainer", "It is passed by position, too."))
     return named
 
 

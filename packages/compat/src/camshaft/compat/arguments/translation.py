@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 
-from camshaft.hooks_core import Callback
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.trainer.configuration import listed
 
@@ -82,20 +81,15 @@ class EarlierSettings:
     checkpoint_io: Any = None
 
 
-class ModuleSettings(Callback):
-    """A callback that sets attributes of the module when a verb is set up.
+def set_attributes(settings: Mapping[str, Any], trainer: Any, module: Any, stage: str) -> None:
+    """Set attributes of the module; the `setup` of a callback.
 
     Args:
         settings: Their values by name.
+        trainer, module, stage: What `setup` gets.
     """
-
-    def __init__(self, **settings: Any) -> None:
-        self._settings = settings
-
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Set them."""
-        for name, value in self._settings.items():
-            setattr(module, name, value)
+    for name, value in settings.items():
+        setattr(module, name, value)
 
 
 def translate_arguments(
@@ -131,7 +125,12 @@ def translate_arguments(
     settings: dict[str, Any] = {}
     for name, translation in translations.items():
         for today, value in translation.arguments.items():
-            _check_agrees(name, today, value, arguments, sources, defaults)
+            other, source = arguments.get(today, value), sources.get(today)
+            is_unchosen = source is None and (other is None or _is_same(other, defaults[today]))
+            if not (is_unchosen or _is_same(other, value) or (today == "logger" and other is True)):
+                beside = f"{today}={other!r}" if source is None else f"{source}, which is {today}={other!r} today"
+                rule = f"in agreement with {beside}, and not {today}={value!r}"
+                raise ValueError(must_be(name, rule, given[name], _WHERE, f"Pass `{today}` alone."))
             arguments[today], sources[today] = value, name
         for setting, value in translation.settings.items():
             settings[setting] = {**settings.get(setting, {}), **value} if isinstance(value, dict) else value
@@ -153,24 +152,6 @@ def _note(name: str, value: Any, translation: Translation) -> str:
         return f"`{name}={value!r}` {translation.remark}"
     remark = translation.remark and f" ({translation.remark})"
     return f"`{name}={value!r}` is {' with '.join(today)} today{remark}"
-
-
-def _check_agrees(
-    name: str,
-    today: str,
-    value: Any,
-    arguments: Mapping[str, Any],
-    sources: Mapping[str, str | None],
-    defaults: Mapping[str, Any],
-) -> None:
-    """Raise `ValueError` if another argument gives the same one another value."""
-    other, source = arguments.get(today, value), sources.get(today)
-    is_unchosen = source is None and (other is None or _is_same(other, defaults[today]))
-    if is_unchosen or _is_same(other, value) or (today == "logger" and other is True):
-        return
-    beside = f"{today}={other!r}" if source is None else f"{source}, which is {today}={other!r} today"
-    rule = f"in agreement with {beside}, and not {today}={value!r}"
-    raise ValueError(must_be(name, rule, value, _WHERE, f"Pass `{today}` alone."))
 
 
 def _is_same(value: Any, other: Any) -> bool:

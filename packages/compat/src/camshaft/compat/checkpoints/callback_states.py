@@ -13,7 +13,7 @@ from torch import Tensor
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging, Timer
 from camshaft.callbacks.weights.finetuning import BaseFinetuning
 from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY
-from camshaft.compat.eras.callback_states import takes_state
+from camshaft.compat.eras.evidence import takes_state
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.loops.state.callback_state import state_key
 

@@ -28,12 +28,7 @@ from camshaft.trainer.hyperparameters import (
     takes_any,
 )
 
-_SCALER_KEYS = (
-    "native_amp_scaling_state",
-    "NativeMixedPrecisionPlugin",
-    "MixedPrecisionPlugin",
-    "MixedPrecision",
-)
+_SCALER_KEYS = ("native_amp_scaling_state", "NativeMixedPrecisionPlugin", "MixedPrecisionPlugin", "MixedPrecision")
 """The keys of the gradient scaler's state in releases, in their order."""
 
 _PREFIXES = ("module.", "model.module.", "_forward_module.")
@@ -301,8 +296,7 @@ def _single(cls: type, checkpoint: Mapping[str, Any], saved: Mapping[str, Any]) 
 
 def _dict(checkpoint: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = checkpoint.get(key)
-    if isinstance(value, Namespace):  # of a file that was trusted
-        return dict(vars(value))
+    value = vars(value) if isinstance(value, Namespace) else value  # of a file that was trusted
     return dict(value) if isinstance(value, Mapping) else {}
 
 
@@ -365,9 +359,26 @@ def read_progress(checkpoint: Mapping[str, Any], accumulate_grad_batches: int) -
         accumulate_grad_batches: Batches whose gradients make one update, in the run that goes on.
     """
     epoch, step = int(checkpoint["epoch"]), int(checkpoint["global_step"])
-    if checkpoint_release(checkpoint) >= (1, 6):
-        return _by_loops(checkpoint, accumulate_grad_batches)
-    return EarlierProgress(epoch, step, step * accumulate_grad_batches)
+    by_these = EarlierProgress(epoch, step, step * accumulate_grad_batches)
+    if checkpoint_release(checkpoint) < (1, 6):
+        return by_these
+    try:
+        fit = checkpoint["loops"]["fit_loop"]
+        epochs, batches = fit["epoch_progress"]["current"], fit["epoch_loop.batch_progress"]
+        total, current = int(batches["total"]["ready"]), batches["current"]
+        is_last, num_over = bool(batches["is_last_batch"]), int(epochs["completed"])
+        is_inside = int(epochs["ready"]) > num_over
+        all_trained = is_last and int(current["processed"]) >= int(current["ready"])
+        in_epoch = int(current["ready"])
+    except (KeyError, TypeError):
+        return by_these
+    updates, notes = _updates(checkpoint, step, total, accumulate_grad_batches)
+    progress = EarlierProgress(num_over, updates, total, is_sure=True, notes=notes)
+    if not is_inside or in_epoch == 0:
+        return progress
+    if all_trained:
+        return attrs.evolve(progress, num_epochs=num_over + 1)
+    return _inside(progress, num_over, total - in_epoch)
 
 
 def settled(
@@ -419,27 +430,6 @@ def _inside(progress: EarlierProgress, epoch: int, num_batches: int) -> EarlierP
     )
     notes = (*progress.notes, note)
     return attrs.evolve(progress, num_epochs=epoch, num_batches=num_batches, notes=notes, is_repeated=True)
-
-
-def _by_loops(checkpoint: Mapping[str, Any], accumulate: int) -> EarlierProgress:
-    epoch, step = int(checkpoint["epoch"]), int(checkpoint["global_step"])
-    try:
-        fit = checkpoint["loops"]["fit_loop"]
-        epochs, batches = fit["epoch_progress"]["current"], fit["epoch_loop.batch_progress"]
-        total, current = int(batches["total"]["ready"]), batches["current"]
-        is_last, num_over = bool(batches["is_last_batch"]), int(epochs["completed"])
-        is_inside = int(epochs["ready"]) > num_over
-        all_trained = is_last and int(current["processed"]) >= int(current["ready"])
-        in_epoch = int(current["ready"])
-    except (KeyError, TypeError):
-        return EarlierProgress(epoch, step, step * accumulate)
-    updates, notes = _updates(checkpoint, step, total, accumulate)
-    progress = EarlierProgress(num_over, updates, total, is_sure=True, notes=notes)
-    if not is_inside or in_epoch == 0:
-        return progress
-    if all_trained:
-        return attrs.evolve(progress, num_epochs=num_over + 1)
-    return _inside(progress, num_over, total - in_epoch)
 
 
 def _updates(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
-import attrs
 from torch import nn
 
 from camshaft.callbacks import ModelSummary
-from camshaft.compat.eras.callback_states import ReturnedStates
-from camshaft.compat.eras.evidence import takes_optimizer_idx
+from camshaft.compat.eras.evidence import takes_index, takes_state
 from camshaft.compat.eras.optimization import EraOptimization
 from camshaft.compat.eras.outputs import ReadReturned, adapt_outputs
 from camshaft.compat.eras.processes import delegate
@@ -20,10 +19,13 @@ from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in, may_log_with_other_options
 from camshaft.compat.eras.report import describe
 from camshaft.hooks_core import no_op
+from camshaft.hooks_core.dispatch.binding import parameter_names
+from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.eras.hooks import MODULE_ONLY_ERAS
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import FitOrder, Run
 from camshaft.loops.metrics import MetricLog
+from camshaft.loops.state.callback_state import check_state_keys, has_state_dict, state_key
 
 _announced: set[str] = set()
 """The texts about classes that this process has printed."""
@@ -37,10 +39,10 @@ def extend(run: Run, read_returned: ReadReturned | None = None, *, is_earlier: b
         read_returned: A reader of the return values of steps; see `adapt_outputs`.
         is_earlier: Whether the program is known to be written for an earlier release; see `read_receivers`.
     """
-    states = ReturnedStates(run)
+    calls = CallbackCalls(run)
     run.read = partial(read_receivers, is_earlier=is_earlier)
-    run.call_wrappers += [states, OwnSummary(run)]
-    run.adapters += [states.attach, partial(adapt, read_returned=read_returned)]
+    run.call_wrappers.append(calls)
+    run.adapters += [calls.attach, partial(adapt, read_returned=read_returned)]
 
 
 def adapt(run: Run, read_returned: ReadReturned | None = None) -> None:
@@ -82,31 +84,84 @@ def announce_eras(run: Run) -> None:
 def finds_unused(module: nn.Module) -> bool:
     """Return whether a loss of a module may leave parameters unused: as the default of its era, and always with
     several optimizers, as each freezes the others' parameters."""
-    return takes_optimizer_idx(module) or read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
+    return takes_index(module) or read_era(module, Receiver.MODULE).behaviour.finds_unused_parameters
 
 
-@attrs.frozen
-class OwnSummary:
-    """A wrapper that leaves out a `ModelSummary` where the module has `summarize`; one of `Run.call_wrappers`.
+class CallbackCalls:
+    """A wrapper of callbacks' hooks that calls them as earlier eras did. It is one of `Run.call_wrappers`.
+
+    The return value of `on_save_checkpoint` is the callback's state, unless it has a `state_dict`; an
+    `on_load_checkpoint` that takes a state gets it, and is not called without one. As in every release of Lightning,
+    callbacks' `on_save_checkpoint` is not called for a checkpoint of the weights alone. A `ModelSummary` is left out
+    where the module has `summarize`.
 
     Args:
-        run: The run of the module.
+        run: The run of the callbacks.
     """
 
-    run: Run
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._returned: dict[str, Any] = {}
+        self._saves_weights_only = False
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return what is called in place of a receiver's hook: for all but this one of summaries, the same."""
-        if hook != "on_fit_start" or kind is not Receiver.CALLBACK or not isinstance(receiver, ModelSummary):
+        """Return what is called in place of a receiver's hook: for all but these hooks of callbacks, the same."""
+        if kind is not Receiver.CALLBACK:
+            return function
+        if hook == "on_save_checkpoint":
+            return self._saving(receiver, function)
+        if hook == "on_load_checkpoint" and takes_state(receiver):
+            return self._loading(receiver, function)
+        if hook != "on_fit_start" or not isinstance(receiver, ModelSummary):
             return function
 
         def on_fit_start(*arguments: Any, **keywords: Any) -> None:
-            if self.run.hooks.summarize is None:
+            if self._run.hooks.summarize is None:
                 function(*arguments, **keywords)
 
         return on_fit_start
+
+    def attach(self, run: Run) -> None:
+        """Put the returned states into the checkpoints of the run; one of `Run.adapters`.
+
+        Raises:
+            ValueError: If two callbacks would save their states under one key.
+        """
+        check_state_keys(run.callbacks, run.verb, lambda callback: has_state_dict(callback) or takes_state(callback))
+        save = run.hooks.on_save_checkpoint
+
+        def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
+            self._returned.clear()
+            self._saves_weights_only = "callbacks" not in checkpoint
+            save(checkpoint)
+            if not self._saves_weights_only:
+                checkpoint["callbacks"].update(self._returned)
+
+        if save is not no_op:
+            run.hooks.on_save_checkpoint = on_save_checkpoint
+
+    def _saving(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
+        returns_state = implementation(callback, "state_dict") is None
+
+        def on_save_checkpoint(*arguments: Any, **keywords: Any) -> None:
+            state = None if self._saves_weights_only else function(*arguments, **keywords)
+            if state and returns_state:
+                self._returned[state_key(callback)] = state
+
+        return on_save_checkpoint
+
+    def _loading(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
+        has_trainer = len(parameter_names(function)) > 1
+
+        def on_load_checkpoint(*_: Any, **__: Any) -> None:
+            run = self._run
+            state = ((run.checkpoint or {}).get("callbacks") or {}).get(state_key(callback))
+            if state:
+                function(*((run.trainer, run.module) if has_trainer else ()), copy.deepcopy(state))
+
+        return on_load_checkpoint
 
 
 def summarize(run: Run) -> None:

@@ -18,6 +18,9 @@ RETURNED_LOGS = frozenset({"log", "progress_bar"})
 """Keys of the dictionaries by which steps and epoch-end hooks of 0.x returned what to log."""
 
 _LOGGING = frozenset({"log", "log_dict"})
+_NO_STATE = frozenset({"trainer", "module", "pl_module", "checkpoint"})
+_STATE = frozenset({"callback_state", "checkpointed_state"})
+"""Names in 1.x of the parameter of a callback's `on_load_checkpoint` that is its state."""
 
 
 def returns_logs(receiver_class: type, method: Callable[..., Any]) -> bool:
@@ -70,10 +73,22 @@ def declared_function(receiver: object, name: str) -> Callable[..., Any] | None:
     return own
 
 
-def takes_optimizer_idx(receiver: object) -> bool:
+def takes_index(receiver: object) -> bool:
     """Return whether the `training_step` of a module asks for `optimizer_idx`, as all of 1.x had it."""
     step = implementation(receiver, "training_step")
     return step is not None and "optimizer_idx" in parameter_names(step)
+
+
+def takes_state(callback: object) -> bool:
+    """Return whether a callback's `on_load_checkpoint` gets back, as in 1.x, what its `on_save_checkpoint` returned.
+
+    It does if a parameter of it is named so, or if it has a single one that stands for nothing else.
+    """
+    load = implementation(callback, "on_load_checkpoint")
+    if load is None:
+        return False
+    names = parameter_names(load)
+    return bool(names & _STATE) or (len(names) == 1 and not names & _NO_STATE)
 
 
 def calls_method(method: Callable[..., Any], name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import camshaft.compat.eras.releases as releases
 import camshaft.compat.eras.updates as earlier
 from camshaft.compat.eras.outputs import keep_epoch_outputs
+from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import (
@@ -30,10 +31,6 @@ from camshaft.loops.optimization.manual import check_optimizer_idx
 from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, has_owner, is_under_autocast
 
-_FIRST_OF_TODAY = (2, 0)
-_FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
-_FIRST_WITHOUT_DEFAULT_MONITOR = (1, 0)
-_FIRST_THAT_ASKS_SETTINGS = (1, 6)
 _ON = ("enabled", "keep_batchnorm_fp32", "master_weights", "patch_torch_functions")
 _SETTINGS_OF_APEX: dict[str, tuple[Any, ...]] = {
     **{"opt_level": ("O1", "O2"), "loss_scale": (None, "dynamic"), "max_loss_scale": (None, 2.0**24)},
@@ -113,10 +110,11 @@ class EraOptimization(StandardOptimizationFactory):
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return what lets the parameters of the optimizer at work alone require gradients, if its era did so."""
-        optimizers = context.configured.optimizers
-        own = earlier.toggle_of(context.run.module, optimizers)
+        module, optimizers = context.run.module, context.configured.optimizers
+        if is_overridden(module, "toggle_optimizer"):
+            return earlier.ModuleToggle(module, optimizers)
         freezes = releases.behaviour_in(context.run).freezes_other_optimizers
-        return own or (super().make_toggle(context) if freezes else earlier.NoToggle(optimizers))
+        return super().make_toggle(context) if freezes else earlier.NoToggle(optimizers)
 
 
 def _warn_of_counts(run: Run, optimization: ConfiguredOptimizers, limits: FitLimits) -> None:
@@ -174,9 +172,9 @@ def configuration_of(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: 
         TypeError, ValueError: As `camshaft.loops.optimization.configuration.read_configuration` raises them.
     """
     return read_configuration(
-        in_form_of_today(returned, behaviour) if behaviour.since < _FIRST_OF_TODAY else returned,
+        in_form_of_today(returned, behaviour) if behaviour.since < (2, 0) else returned,
         steps_schedulers=behaviour.steps_schedulers_by_hand or not is_manual,
-        checks_attachment=behaviour.since >= _FIRST_THAT_CHECKS_SCHEDULERS,
+        checks_attachment=behaviour.since >= (1, 2),
     )
 
 
@@ -225,10 +223,10 @@ def _scheduler(given: Any, behaviour: Behaviour, monitor_of_optimizer: str | Non
     settings = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
     if "scheduler" not in settings:
         return settings
-    default_monitor = "val_loss" if behaviour.since < _FIRST_WITHOUT_DEFAULT_MONITOR else None
+    default_monitor = "val_loss" if behaviour.since < (1, 0) else None
     monitor = settings.pop("monitor", None) or monitor_of_optimizer or default_monitor
     on_plateau, _ = settings.pop("reduce_on_plateau", False), settings.pop("opt_idx", None)
-    on_plateau = on_plateau and behaviour.since >= _FIRST_THAT_ASKS_SETTINGS
+    on_plateau = on_plateau and behaviour.since >= (1, 6)
     if on_plateau or isinstance(settings["scheduler"], ReduceLROnPlateau):
         return {**settings, "monitor": monitor, "reduce_on_plateau": True}
     return settings
@@ -257,15 +255,13 @@ class Amp:
                 raise NotImplementedError(must_be(name, rule, value, "amp.initialize", action))
         return models if optimizers is None else (models, optimizers)
 
-    @contextmanager
-    def scale_loss(self, loss: Tensor, optimizers: Any = None, *further: Any, **settings: Any) -> Iterator[Tensor]:
-        """Yield the loss as the strategy gave it, which has scaled it if necessary."""
-        yield loss
+    def scale_loss(self, loss: Tensor, optimizers: Any = None, *further: Any, **settings: Any) -> Any:
+        """Return a context that yields the loss as the strategy gave it, which has scaled it if necessary."""
+        return nullcontext(loss)
 
     def master_params(self, optimizer: Optimizer) -> Iterator[Tensor]:
         """Yield the parameters that an optimizer updates."""
-        for group in optimizer.param_groups:
-            yield from group["params"]
+        return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
     def __getattr__(self, name: str) -> Any:
         action = 'Leave it out; Trainer(precision="16-mixed") arranges for mixed precision.'
@@ -295,10 +291,7 @@ def configure_apex(run: Run, optimization: ConfiguredOptimizers) -> None:
     optimizers: list[Any] = list(of_model) if isinstance(of_model, list | tuple) else [of_model]
     are_optimizers = len(optimizers) == num_optimizers and all(isinstance(one, Optimizer) for one in optimizers)
     if model is not own or not are_optimizers:
-        rule, where = (
-            f"the module itself and its optimizers ({num_optimizers})",
-            f"{type(own).__qualname__}.configure_apex",
-        )
-        action = "Return what `amp.initialize(model, optimizers)` returned."
-        raise TypeError(must_be("return value", rule, returned, where, action))
+        rule = f"the module itself and its optimizers ({num_optimizers})"
+        where = f"{type(own).__qualname__}.configure_apex"
+        raise TypeError(must_be("return value", rule, returned, where, "Return what `amp.initialize` returned."))
     optimization.take(optimizers)

@@ -6,39 +6,25 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from camshaft.compat.eras.releases import behaviour_in
-from camshaft.hooks_core import no_op
+from camshaft.hooks_core import Hooks, no_op
 from camshaft.hooks_core.eras.releases import Behaviour, EpochOutputs
-from camshaft.hooks_core.protocols import MetricSink
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.transfer import map_nested, move_to_device
 from camshaft.loops import FitProgress, Run
 from camshaft.loops.optimization.update import detached
 
-_BATCHES_BETWEEN_METRICS = 10
 _CPU = torch.device("cpu")
 _NO_METRICS = frozenset({"log", "progress_bar", "callback_metrics", "hiddens"})
 _PLAIN = (int, float, bool, str, type(None))
-_STEPS = ("training_step", "validation_step", "test_step")
-_EVALUATIONS = ("validation", "test")
 
 ReadReturned = Callable[[Run, str, Any], Any]
 """A function of the run, a step's name and its return value, which returns the value for loops and hooks."""
-
-
-class ReturnedLogSink(Protocol):
-    """A metric sink that takes what steps and epoch ends return to be logged."""
-
-    def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
-        """Collect numbers and tensors for the step or epoch of the present moment.
-
-        `logger` and `prog_bar` say whether they go to loggers and to progress bars; monitoring callbacks get all.
-        """
 
 
 def adapt_outputs(run: Run, read_returned: ReadReturned | None = None) -> None:
@@ -52,22 +38,21 @@ def adapt_outputs(run: Run, read_returned: ReadReturned | None = None) -> None:
         read_returned: A reader of the return values of steps, such as `camshaft.compat.results.read_result`.
     """
     hooks, logs = run.hooks, behaviour_in(run).returns_logs and run.metrics is not None
-    for name in _STEPS:
+    for name in ("training_step", "validation_step", "test_step"):
         end = getattr(hooks, f"{name}_end")
         if end is not None:
-            hooks.wrap(name, partial(_followed, follow=partial(_ended, end)))
+            _follow(hooks, name, partial(_ended, end))
         if read_returned is not None:
-            hooks.wrap(name, partial(_followed, follow=partial(read_returned, run, name)))
-    log = partial(_followed, follow=partial(_logged, run))
+            _follow(hooks, name, partial(read_returned, run, name))
     if logs:
-        hooks.wrap("training_step", log)
+        _follow(hooks, "training_step", partial(_logged, run))
     if hooks.on_tng_metrics is not no_op:
         hooks.wrap("on_train_batch_end", partial(_showing_metrics, run=run))
-    for stage in _EVALUATIONS:
+    for stage in ("validation", "test"):
         if getattr(hooks, f"{stage}_epoch_end") is not None:
             keep_evaluation_outputs(run, stage)
         elif logs:
-            hooks.wrap(f"{stage}_step", log)
+            _follow(hooks, f"{stage}_step", partial(_logged, run))
     if hooks.takes("on_predict_epoch_end", "outputs"):
         hooks.wrap("on_predict_epoch_end", lambda epoch_end: lambda: epoch_end(outputs=run.predictions))
 
@@ -132,8 +117,14 @@ class TrainingOutputs:
         self._steps: list[StepOutput] = []
         self._split: Any = None  # the batch, or the split of it, that the latest step was given
         self._place = (-1, 0)
-        assert run.hooks.training_step is not None
-        run.hooks.training_step = self._listening(run.hooks.training_step)
+        step: Any = run.hooks.training_step
+
+        def kept_step(batch: Any, batch_idx: int, *arguments: Any, **keywords: Any) -> Any:
+            outputs = step(batch, batch_idx, *arguments, **keywords)
+            self._keep(batch, batch_idx, arguments[0] if arguments else 0, outputs)
+            return outputs
+
+        run.hooks.training_step = kept_step
 
     def reset(self) -> None:
         """Forget everything."""
@@ -169,15 +160,7 @@ class TrainingOutputs:
             raise ValueError(must_be("checkpoint", rule, sorted(state or ()), f"{self._name}, fit", action))
         self.reset()
         for *place, value, were_elsewhere in state["steps"]:
-            self._steps.append(StepOutput(*place, restored(value, were_elsewhere, self._device)))
-
-    def _listening(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def kept_step(batch: Any, batch_idx: int, *arguments: Any, **keywords: Any) -> Any:
-            outputs = step(batch, batch_idx, *arguments, **keywords)
-            self._keep(batch, batch_idx, arguments[0] if arguments else 0, outputs)
-            return outputs
-
-        return kept_step
+            self._steps.append(StepOutput._make([*place, restored(value, were_elsewhere, self._device)]))
 
     def _keep(self, batch: Any, batch_idx: int, optimizer_idx: int, outputs: Any) -> None:
         latest_batch_idx, split_idx = self._place
@@ -329,7 +312,7 @@ def _with_tensors(value: Any, replace: Callable[[Tensor], Tensor]) -> Any:
     return map_nested(value, lambda node: isinstance(node, Tensor), replace)
 
 
-def log_returned(metrics: MetricSink | None, returned: Any) -> None:
+def log_returned(metrics: Any, returned: Any) -> None:
     """Log what a step or an epoch's end returned in a dictionary; anything else, and without a sink all, is left alone.
 
     Values under `log` go to loggers, those under `progress_bar` to progress bars, and these, what is under
@@ -337,7 +320,7 @@ def log_returned(metrics: MetricSink | None, returned: Any) -> None:
     `log` is logged under names of the form "outer/inner". A name in both has the value of `log`.
 
     Args:
-        metrics: Where to log, at its present moment; a `ReturnedLogSink`.
+        metrics: Where to log, at its present moment; with a method `log_returned`, as `MetricLog` has it.
         returned: What was returned.
     """
     if metrics is None or not isinstance(returned, Mapping):
@@ -350,7 +333,7 @@ def log_returned(metrics: MetricSink | None, returned: Any) -> None:
         group = groups.setdefault((name in to_loggers, name in to_bars), {})
         group[str(name)] = value.detach() if isinstance(value, Tensor) else value
     for (logger, prog_bar), values in groups.items():
-        cast("ReturnedLogSink", metrics).log_returned(values, logger=logger, prog_bar=prog_bar)
+        metrics.log_returned(values, logger=logger, prog_bar=prog_bar)
 
 
 def _values(given: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -374,13 +357,9 @@ def _is_number(value: Any) -> bool:
     return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, (int, float))
 
 
-def _followed(step: Callable[..., Any], follow: Callable[[Any], Any]) -> Callable[..., Any]:
+def _follow(hooks: Hooks, name: str, follow: Callable[[Any], Any]) -> None:
     """Wrap a step such that a function gets what it returned, and returns what counts as that."""
-
-    def followed_step(*arguments: Any, **keywords: Any) -> Any:
-        return follow(step(*arguments, **keywords))
-
-    return followed_step
+    hooks.wrap(name, lambda step: lambda *arguments, **keywords: follow(step(*arguments, **keywords)))
 
 
 def _ended(end: Callable[[Any], Any], outputs: Any) -> Any:
@@ -395,7 +374,7 @@ def _logged(run: Run, outputs: Any) -> Any:
 
 def _showing_metrics(batch_end: Callable[..., Any], run: Run) -> Callable[..., Any]:
     """Wrap the end of a batch such that the module sees and extends the metrics of every few batches, as in 0.4."""
-    every = int(getattr(run.trainer, "log_every_n_steps", 0) or _BATCHES_BETWEEN_METRICS)
+    every = int(getattr(run.trainer, "log_every_n_steps", 0) or 10)
 
     def shown_batch_end(outputs: Any, batch: Any, batch_idx: int) -> None:
         batch_end(outputs, batch, batch_idx)

@@ -6,16 +6,12 @@ import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from camshaft.compat.eras.reading import read_receivers
 from camshaft.hooks_core import Hooks, is_overridden, resolve
+from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from camshaft.hooks_core.protocols import Strategy
 
 _running: ContextVar[tuple[str, Callable[..., Any]] | None] = ContextVar("_running", default=None)
 """The name of the override that runs, and the strategy's own function."""
@@ -86,7 +82,7 @@ def delegate(hooks: Hooks, strategy: Strategy) -> None:
             raise NotImplementedError(must_be(name, rule, "an override", "the module", action))
 
 
-def delegate_early(module: nn.Module, strategy: Strategy, trainer: object) -> None:
+def delegate_early(module: object, strategy: Strategy, trainer: object) -> None:
     """Do the same as `delegate` for a strategy that connects before the hooks of its run can be resolved.
 
     What is faulty in the module is left out; resolving the run's hooks tells of it.

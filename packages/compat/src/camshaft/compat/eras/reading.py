@@ -9,13 +9,7 @@ from typing import Any
 
 import attrs
 
-from camshaft.compat.eras.evidence import (
-    calls_method,
-    declared_function,
-    logs_by_itself,
-    returns_logs,
-    takes_optimizer_idx,
-)
+from camshaft.compat.eras.evidence import calls_method, declared_function, logs_by_itself, returns_logs, takes_index
 from camshaft.hooks_core import CATALOGUE, Catalogue, Fault, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import (
     CANONICAL_NAMES,
@@ -29,15 +23,7 @@ from camshaft.hooks_core.dispatch.implementation import class_of, implementation
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
 from camshaft.hooks_core.eras.binding import EraMethod, fit_in, fits
 from camshaft.hooks_core.eras.faults import faults_of_earlier
-from camshaft.hooks_core.eras.hooks import (
-    EARLIER_ERAS,
-    EARLIER_HOOKS,
-    ERAS,
-    EVERYDAY_NAMES,
-    EraSpec,
-    hooks_of_eras,
-    in_eras,
-)
+from camshaft.hooks_core.eras.hooks import EARLIER_ERAS, EARLIER_HOOKS, ERAS, EVERYDAY_NAMES, EraSpec, hooks_of_eras
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour, behaviour_of
 
 COULD_RETURN_LOGS = (
@@ -359,7 +345,7 @@ def _is_for_lightning_2(receiver: object, evidence: Sequence[_Method], methods: 
     Events and what is only shown are left-overs. With what computes something (`training_step_end`, returned logs) or
     has arguments by names of 0.x, the class has to have something that no earlier release would have called.
     """
-    if takes_optimizer_idx(receiver):
+    if takes_index(receiver):
         return False
     if any(method.spec.is_current or method.spec.name in _REFUSED_BY_2 for method in evidence):
         return False
@@ -387,7 +373,7 @@ def _release(era: str, receiver: object, kind: Receiver, hooks: Iterable[str]) -
 
 def _is_told_index_by_hand(receiver: object) -> bool:
     """Return whether a module optimizes by hand with a step that takes `optimizer_idx`, which later releases refuse."""
-    return takes_optimizer_idx(receiver) and getattr(receiver, "automatic_optimization", True) is False
+    return takes_index(receiver) and getattr(receiver, "automatic_optimization", True) is False
 
 
 def _logs_by_itself(receiver: object, kind: Receiver) -> bool:
@@ -483,7 +469,7 @@ def _unused_closure(step: Callable[..., Any], arguments: tuple[Argument, ...]) -
 
 def _takes_todays_closure(receiver: object, step: Callable[..., Any], kind: Receiver) -> bool:
     """Return whether a method takes the arguments of today, and among them the closure, by its name or its place."""
-    spec, parameters = in_eras(CATALOGUE[_STEP]), inspect.signature(step).parameters
+    spec, parameters = hooks_of_eras()[_STEP], inspect.signature(step).parameters
     has_closure = len(parameters) >= len(spec.parameters) or _CLOSURE in parameters
     takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
     return has_closure and not takes_any and _Method(receiver, spec, kind).arguments_of_today() is not None

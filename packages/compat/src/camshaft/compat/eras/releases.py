@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from camshaft.compat.eras.evidence import takes_optimizer_idx
+from camshaft.compat.eras.evidence import takes_index
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import Run
@@ -52,7 +52,7 @@ def may_log_with_other_options(run: Run) -> bool:
     """Return whether the release of a run's module may have let each call of `log` have other options."""
     reading = _reading_of_module(run)
     if reading is None:  # all of 1.x had the argument, which alone does not tell the release
-        return takes_optimizer_idx(run.module)
+        return takes_index(run.module)
     return reading.version == "1.x" or release_of(run) < REFUSES_OTHER_OPTIONS
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.compat.eras.releases import COUNTS_UPDATES
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.binding import bind
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.eras.releases import Behaviour
@@ -127,24 +128,17 @@ class UpdateAfterBackward(ClosureUpdate):
     later gradients.
 
     Args:
-        context, optimizer, optimizer_idx, default_zero_grad: Those of `OptimizerUpdate`.
+        shared, default_zero_grad: The arguments of `OptimizerUpdate`.
         step_zeroes: Whether `optimizer_step` zeroes the gradients, so that the loop never does; `default_zero_grad` is
             then the place of `on_before_zero_grad` alone; see `AnnouncedZeroing`.
     """
 
-    def __init__(
-        self,
-        context: UpdateContext,
-        optimizer: Optimizer,
-        optimizer_idx: int,
-        *,
-        default_zero_grad: ZeroGrad,
-        step_zeroes: bool,
-    ) -> None:
-        super().__init__(context, optimizer, optimizer_idx, default_zero_grad=default_zero_grad)
+    def __init__(self, *shared: Any, default_zero_grad: ZeroGrad, step_zeroes: bool) -> None:
+        super().__init__(*shared, default_zero_grad=default_zero_grad)
         self._step_zeroes = step_zeroes
         self._is_window_open = False
         if step_zeroes:
+            context, optimizer, optimizer_idx = shared
             self.zeroing = AnnouncedZeroing(context, optimizer, optimizer_idx, default_zero_grad)
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
@@ -291,15 +285,12 @@ class BatchCountedManualOptimization(ManualOptimization):
 
     def __init__(self, context: UpdateContext, *, zeroes_after_step: bool) -> None:
         super().__init__(context)
-        run, optimizers = context.run, context.configured.optimizers
+        hooks, optimizers = context.run.hooks, context.configured.optimizers if zeroes_after_step else []
         self._of_fit, self._progress = self._progress, FitProgress()
-        self._training_step = with_arguments(run.hooks, "training_step", optimizer_idx=0)
-        self._on_before_zero_grad = run.hooks.on_before_zero_grad
-        if zeroes_after_step:
-            self._step_hooks += [
-                optimizer.register_step_post_hook(partial(self._zero, optimizer)) for optimizer in optimizers
-            ]
-        self._restore_steps = [replace_step(optimizer, _optional_step) for optimizer in optimizers if zeroes_after_step]
+        self._training_step = with_arguments(hooks, "training_step", optimizer_idx=0)
+        self._on_before_zero_grad = hooks.on_before_zero_grad
+        self._step_hooks += [one.register_step_post_hook(partial(self._zero, one)) for one in optimizers]
+        self._restore_steps = [replace_step(one, _optional_step) for one in optimizers]
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Run a batch as `ManualOptimization`. Hooks: also on_before_zero_grad, if gradients are zeroed after steps."""
@@ -325,10 +316,8 @@ def _optional_step(original: Callable[..., Any]) -> Callable[..., Any]:
         if make_optimizer_step is None or make_optimizer_step:
             return original(*args, **kwargs)
         closure = args[0] if args else kwargs.get("closure")
-        if closure is None:
-            return None
         with torch.enable_grad():
-            return closure()
+            return None if closure is None else closure()
 
     return step
 
@@ -351,21 +340,13 @@ class ModuleToggle(OptimizerToggle):
     Args:
         module: The module.
         optimizers: All optimizers.
-        toggle: Its `toggle_optimizer`.
-        untoggle: Its `untoggle_optimizer`, if it overrides that as well.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizers: Sequence[Optimizer],
-        toggle: Callable[..., Any],
-        untoggle: Callable[..., Any] | None,
-    ) -> None:
+    def __init__(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         super().__init__(optimizers)
         self._module = module
-        self._bound_toggle = _by_name(toggle, ("optimizer", "optimizer_idx"))
-        self._bound_untoggle = None if untoggle is None else _by_name(untoggle, ("optimizer_idx",))
+        self._own_toggle = _by_name(module, "toggle_optimizer", ("optimizer", "optimizer_idx"))
+        self._own_untoggle = _by_name(module, "untoggle_optimizer", ("optimizer_idx",))
         self._before: list[tuple[Tensor, bool]] = []
 
     def toggle(self, optimizer: Optimizer) -> None:
@@ -373,36 +354,24 @@ class ModuleToggle(OptimizerToggle):
         self.untoggle()
         self.active = optimizer
         self._before = [(parameter, parameter.requires_grad) for parameter in self._module.parameters()]
-        self._bound_toggle(optimizer=optimizer, optimizer_idx=self._idx_of(optimizer))
+        self._own_toggle(optimizer=optimizer, optimizer_idx=self._optimizers.index(optimizer))
 
     def untoggle(self) -> None:
         """Let require gradients whatever did before `toggle`."""
         optimizer, self.active = self.active, None
-        if optimizer is not None and self._bound_untoggle is not None:
-            self._bound_untoggle(optimizer_idx=self._idx_of(optimizer))
+        if optimizer is not None:
+            self._own_untoggle(optimizer_idx=self._optimizers.index(optimizer))
         for parameter, requires_grad in self._before:
             parameter.requires_grad = requires_grad
         self._before.clear()
 
-    def _idx_of(self, optimizer: Optimizer) -> int:
-        return next(idx for idx, other in enumerate(self._optimizers) if other is optimizer)
 
-
-def toggle_of(module: nn.Module, optimizers: Sequence[Optimizer]) -> OptimizerToggle | None:
-    """Return the toggle of a module that overrides `toggle_optimizer`; None for any other.
-
-    Args:
-        module: The module.
-        optimizers: The optimizers that take turns.
-    """
-    toggle = implementation(module, "toggle_optimizer")
-    if toggle is None:
-        return None
-    return ModuleToggle(module, optimizers, toggle, implementation(module, "untoggle_optimizer"))
-
-
-def _by_name(method: Callable[..., Any], provided: Sequence[str]) -> Callable[..., Any]:
-    """Return a method that takes all these arguments by name and passes on those that its signature asks for."""
+def _by_name(module: nn.Module, name: str, provided: Sequence[str]) -> Callable[..., Any]:
+    """Return an override that takes all these arguments by name and passes on those that it asks for; if there is none,
+    what does nothing."""
+    method = implementation(module, name)
+    if method is None:
+        return no_op
     arguments = bind(method, provided)
 
     def call(**values: Any) -> Any:
