@@ -499,9 +499,7 @@ class ModelCheckpoint(Checkpoint):
     ) -> tuple[str, tuple[str, ...]]:
         """Choose the path of "last". Return it, and what to remove once it is there. Collective."""
         former = self.last_model_path
-        path = self.last_model_path = self._free_path(
-            trainer, candidates, self.CHECKPOINT_NAME_LAST, (former,), taken
-        )
+        path = self.last_model_path = self._free_path(trainer, candidates, self.CHECKPOINT_NAME_LAST, (former,), taken)
         is_gone = former not in ("", taken) and self._should_remove_checkpoint(trainer, former, path)
         return path, (former,) if is_gone else ()
 

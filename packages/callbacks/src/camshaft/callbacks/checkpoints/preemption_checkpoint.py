@@ -252,17 +252,11 @@ def slurm_job() -> str | None:
 
 def requeue(job: str) -> bool:
     """Run `scontrol requeue`. Return whether it succeeded; warn if it did not."""
+    command = ["scontrol", "requeue", job]
     try:
-        done = subprocess.run(
-            ["scontrol", "requeue", job], capture_output=True, text=True, timeout=_REQUEUE_TIMEOUT_SECONDS
-        )
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=_REQUEUE_TIMEOUT_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
-        _warn_of_requeue(job, str(error))
+        reason = str(getattr(error, "stderr", None) or error).strip().rstrip(".")
+        warn_user(f"SLURM job {job} could not be requeued: {reason}. Submit it again by hand.")
         return False
-    if done.returncode != 0:
-        _warn_of_requeue(job, done.stderr.strip() or str(done.returncode))
-    return done.returncode == 0
-
-
-def _warn_of_requeue(job: str, reason: str) -> None:
-    warn_user(f"SLURM job {job} could not be requeued: {reason}. Submit it again by hand.")
+    return True

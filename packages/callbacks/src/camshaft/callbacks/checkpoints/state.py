@@ -14,7 +14,6 @@ from camshaft.callbacks.monitoring import Mode, is_better, worst_score
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.hooks_core.support.remote_files import exists, lies_in
 
-
 _DERIVED = ("best_model_score", "kth_best_model_path", "kth_value")
 _STATE = ("best_k_models", "best_model_path", "last_model_path", "current_score")
 

@@ -221,13 +221,9 @@ class MLFlowLogger(CheckpointLogger):
         Args:
             status: "success" or "failed".
         """
-        checkpoints = self._checkpoints.at_end()
-        if self._client is None and not self._buffer and not checkpoints:
-            return
         try:
             self.save()
-            for checkpoint in checkpoints:
-                self._log_checkpoint(checkpoint)
+            self._log_kept()
         finally:
             if self._client is not None and self._is_running:
                 self._client.set_terminated(self.run_id, "FINISHED" if status == "success" else "FAILED")
@@ -328,7 +324,7 @@ class MLFlowLogger(CheckpointLogger):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the client and unsent metrics: a copy continues the same run, if it exists already."""
         return {
-            **vars(self),
+            **super().__getstate__(),
             "_client": None,
             "_run": None,
             "_buffer": [],

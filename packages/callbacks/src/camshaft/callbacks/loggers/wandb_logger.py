@@ -296,8 +296,7 @@ class WandbLogger(CheckpointLogger):
             status: "success" or "failed".
         """
         try:
-            for checkpoint in self._checkpoints.at_end():
-                self._log_checkpoint(checkpoint)
+            self._log_kept()
         finally:
             if status != "success" and self._own is not None:
                 self._own.finish(exit_code=1)
@@ -346,4 +345,4 @@ class WandbLogger(CheckpointLogger):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the logger's own run: a copy starts one with the same id."""
-        return {**vars(self), "_own": None}
+        return {**super().__getstate__(), "_own": None}
