@@ -87,8 +87,7 @@ class CSVLogger(RunFolderLogger):
         held.append({"step": logged_step if step is None else step, **row})
         num_held_steps = 0
         if step is not None:
-            if self._step_on_disk is None:
-                self._step_on_disk = step - 1
+            self._step_on_disk = step - 1 if self._step_on_disk is None else self._step_on_disk
             num_held_steps = step - self._step_on_disk
             self._newest_step = step
         if max(num_held_steps, len(held)) >= self.flush_logs_every_n_steps:

@@ -129,22 +129,19 @@ class MLFlowLogger(CheckpointLogger):
     @property
     def experiment(self) -> MlflowClient:
         """The client; reading it creates the run."""
-        if self._client is None:
-            _ = self._connected
+        _ = self._connected
         assert self._client is not None
         return self._client
 
     @property
     def run_id(self) -> str:
         """The run's id; reading it creates the run."""
-        run_id: str = self._connected.info.run_id
-        return run_id
+        return str(self._connected.info.run_id)
 
     @property
     def experiment_id(self) -> str:
         """The experiment's id; reading it creates the run."""
-        experiment_id: str = self._connected.info.experiment_id
-        return experiment_id
+        return str(self._connected.info.experiment_id)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log metrics. Tensors are read now, which waits for their device.
@@ -165,12 +162,9 @@ class MLFlowLogger(CheckpointLogger):
         if step is not None:
             self._newest_step = step
         now = time.time()
-        if not self._buffer:
-            self._buffered_since = now
-        self._buffer += [
-            Metric(self._metric_name(name), float(number), int(now * 1000), self._newest_step)
-            for name, number in numbers.items()
-        ]
+        self._buffered_since = self._buffered_since if self._buffer else now
+        for name, number in numbers.items():
+            self._buffer.append(Metric(self._metric_name(name), float(number), int(now * 1000), self._newest_step))
         if len(self._buffer) >= _MAX_BUFFERED or now - self._buffered_since >= _MAX_BUFFER_SECONDS:
             self._send_buffer()
 
@@ -323,14 +317,8 @@ class MLFlowLogger(CheckpointLogger):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the client and unsent metrics: a copy continues the same run, if it exists already."""
-        return {
-            **super().__getstate__(),
-            "_client": None,
-            "_run": None,
-            "_buffer": [],
-            "_unanswered": deque(),
-            "_is_running": False,
-        }
+        of_process = {"_client": None, "_run": None, "_buffer": [], "_unanswered": deque(), "_is_running": False}
+        return {**super().__getstate__(), **of_process}
 
 
 def _experiment_id(client: MlflowClient, name: str, artifact_location: str | None) -> str:
@@ -339,8 +327,7 @@ def _experiment_id(client: MlflowClient, name: str, artifact_location: str | Non
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            experiment_id: str = client.create_experiment(name, artifact_location)
-            return experiment_id
+            return str(client.create_experiment(name, artifact_location))
         except MlflowException:
             experiment = client.get_experiment_by_name(name)  # another process may have created it
             if experiment is None:
@@ -350,8 +337,7 @@ def _experiment_id(client: MlflowClient, name: str, artifact_location: str | Non
             f"The MLflow experiment {name!r} exists already and keeps artifacts in {experiment.artifact_location!r}, "
             f"not in artifact_location={artifact_location!r}. Pass another `experiment_name` to keep them there."
         )
-    existing_id: str = experiment.experiment_id
-    return existing_id
+    return str(experiment.experiment_id)
 
 
 _DATABASES = ("sqlite", "mysql", "postgresql", "mssql")
