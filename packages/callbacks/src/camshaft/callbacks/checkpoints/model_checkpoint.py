@@ -144,12 +144,8 @@ class ModelCheckpoint(Checkpoint):
     ) -> None:
         super().__init__()
         where = type(self).__name__
-        intervals: dict[str, int | timedelta | None] = {
-            "train_time_interval": train_time_interval,
-            "every_n_epochs": every_n_epochs,
-            "every_n_train_steps": every_n_train_steps,
-        }
-        check_arguments(where, monitor, save_top_k, save_last, intervals, save_on_train_epoch_end)
+        counts = {"every_n_epochs": every_n_epochs, "every_n_train_steps": every_n_train_steps}
+        check_arguments(where, monitor, save_top_k, save_last, train_time_interval, counts, save_on_train_epoch_end)
         self._kept = KeptCheckpoints(save_top_k, check_mode(mode, where))
         self.verbose = verbose
         self.save_weights_only = save_weights_only
@@ -161,7 +157,8 @@ class ModelCheckpoint(Checkpoint):
         self.auto_insert_metric_name = auto_insert_metric_name
         self.every_n_train_steps = every_n_train_steps or 0
         self.train_time_interval = train_time_interval
-        self.every_n_epochs = 1 if set(intervals.values()) == {None} else every_n_epochs or 0
+        has_interval = (train_time_interval, every_n_epochs, every_n_train_steps) != (None, None, None)
+        self.every_n_epochs = every_n_epochs or 0 if has_interval else 1
         self.save_on_train_epoch_end = save_on_train_epoch_end
         self.enable_version_counter = enable_version_counter
         self.dirpath: str | None = absolute_folder(dirpath, where) if dirpath else None
@@ -220,8 +217,7 @@ class ModelCheckpoint(Checkpoint):
         """Drop saves that never became durable, such as one that an exception interrupted."""
         if self._pending:
             self._restore(self._pending.drop_all())
-        self._strategy = None
-        self._has_begun = False
+        self._strategy, self._has_begun = None, False
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write what the resumed run was killed before writing, and start counting."""
@@ -239,17 +235,11 @@ class ModelCheckpoint(Checkpoint):
         With `train_time_interval` collective now and then.
         """
         counted, self._counted_step = self._counted_step, trainer.global_step
-        every = self.every_n_train_steps  # which a subclass may change as it trains
-        if every:
-            if counted // every == self._counted_step // every:
-                return
-            if self._should_skip_saving_checkpoint(trainer):
-                return
-        elif (
-            self._time is None
-            or self._should_skip_saving_checkpoint(trainer)
-            or not self._time.is_over(trainer.strategy)
-        ):
+        every, time = self.every_n_train_steps, self._time  # which a subclass may change as it trains
+        is_due = counted // every != self._counted_step // every if every else time is not None
+        if not is_due or self._should_skip_saving_checkpoint(trainer):
+            return
+        if not every and time is not None and not time.is_over(trainer.strategy):
             return
         if self._waits_for_validation:
             trainer.after_batch(partial(self._save_after_batch, trainer))
@@ -276,11 +266,11 @@ class ModelCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write "last" if it is asked for and no due time has come, or epochs keep nothing else. Collective then."""
-        is_missing = bool(self.save_last) and not self.last_model_path
-        if self.save_last and self.save_top_k == 0 and self.every_n_epochs:
-            is_missing = is_missing or trainer.global_step != self._last_global_step_saved
+        is_newer = trainer.global_step != self._last_global_step_saved
+        is_missing = not self.last_model_path or (self.save_top_k == 0 and self.every_n_epochs > 0 and is_newer)
         # A preempted run is resumed from the checkpoint that preemption saves.
-        if is_missing and self._is_fitting and not trainer.fast_dev_run and not trainer.is_preempted:
+        is_kept = self._is_fitting and not trainer.fast_dev_run and not trainer.is_preempted
+        if self.save_last and is_missing and is_kept:
             self._decide(trainer, self._monitor_candidates(trainer), is_last_alone=True)
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -323,7 +313,11 @@ class ModelCheckpoint(Checkpoint):
         Collective in fit: rank 0 looks for the files.
         """
         self._restore(state_dict)
-        look = partial(self._find_lost, state_dict)
+
+        def look() -> tuple[list[dict[str, Any]], list[str]]:
+            unwritten = unwritten_saves(state_dict.get("pending", []), self.dirpath or "")
+            return unwritten, self._kept.missing_files([save["path"] for save in unwritten])
+
         self._unwritten, missing = look() if self._strategy is None else from_rank_zero(self._strategy, look)
         self._kept.forget(missing)
         self._loaded_dirpath = state_dict["dirpath"]
@@ -395,13 +389,11 @@ class ModelCheckpoint(Checkpoint):
 
     def _monitor_candidates(self, trainer: TrainerProtocol) -> dict[str, Tensor]:
         """Return a copy of the logged values, with "epoch" and "step"; what ranks and names checkpoints."""
-        candidates = {
-            name: value.detach().clone() if isinstance(value, Tensor) else value
-            for name, value in trainer.callback_metrics.items()
-        }
+        logged = trainer.callback_metrics.items()
+        candidates = {name: one.detach().clone() if isinstance(one, Tensor) else one for name, one in logged}
         for name, count in (("epoch", trainer.current_epoch), ("step", trainer.global_step)):
-            logged = candidates.get(name)
-            candidates[name] = logged.int() if isinstance(logged, Tensor) else torch.tensor(count)
+            known = candidates.get(name)
+            candidates[name] = known.int() if isinstance(known, Tensor) else torch.tensor(count)
         return candidates
 
     def _should_skip_saving_checkpoint(self, trainer: TrainerProtocol) -> bool:
@@ -432,7 +424,9 @@ class ModelCheckpoint(Checkpoint):
         name, where = self.monitor or "", type(self).__name__
 
         def read() -> Tensor | None:
-            if name not in monitor_candidates and not self._has_validated and _validates_later(trainer):
+            every = trainer.check_val_every_n_epoch
+            is_later = validates(trainer) and every is not None and (trainer.current_epoch + 1) % every != 0
+            if name not in monitor_candidates and not self._has_validated and is_later:
                 return None
             return read_scalar(monitor_candidates, name, where, trainer.callback_metrics)
 
@@ -602,9 +596,8 @@ class ModelCheckpoint(Checkpoint):
         """Return `dirpath` if it is given, or was set since; else the default folder of this run. Collective."""
         if self.dirpath is not None and self.dirpath != self._found_folder:
             return absolute_folder(self.dirpath, type(self).__name__)
-        folder: str = from_rank_zero(trainer.strategy, lambda: default_folder(trainer))
-        self._found_folder = folder
-        return folder
+        self._found_folder = from_rank_zero(trainer.strategy, lambda: default_folder(trainer))
+        return self._found_folder
 
     def _claims(self, path: str) -> bool:
         return path == self.last_model_path or (self._pending is not None and self._pending.holds(path))
@@ -655,14 +648,8 @@ class ModelCheckpoint(Checkpoint):
             return
         self.saved_path = save.path
         for logger in trainer.loggers if trainer.is_global_zero else ():
-            notify = getattr(logger, "after_save_checkpoint", None)
-            if notify is not None:
-                notify(self)
-
-    def _find_lost(self, state_dict: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return the saves of a state that were never written, and its checkpoints that no longer exist."""
-        unwritten = unwritten_saves(state_dict.get("pending", []), self.dirpath or "")
-        return unwritten, self._kept.missing_files([save["path"] for save in unwritten])
+            if hasattr(logger, "after_save_checkpoint"):
+                logger.after_save_checkpoint(self)
 
     def _restore(self, memory: dict[str, Any]) -> None:
         self._kept.load_state_dict(memory)
@@ -682,9 +669,3 @@ class ModelCheckpoint(Checkpoint):
 
     def _siblings(self, trainer: TrainerProtocol) -> list[ModelCheckpoint]:
         return [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint) and one is not self]
-
-
-def _validates_later(trainer: TrainerProtocol) -> bool:
-    """Return whether validation runs in this fit, and not in this epoch."""
-    every = trainer.check_val_every_n_epoch
-    return validates(trainer) and every is not None and (trainer.current_epoch + 1) % every != 0

@@ -110,7 +110,8 @@ def check_arguments(
     monitor: object,
     save_top_k: int,
     save_last: object,
-    intervals: Mapping[str, int | timedelta | None],
+    time: timedelta | None,
+    counts: Mapping[str, int | None],
     save_on_train_epoch_end: bool | None,
 ) -> None:
     """Check the arguments of a `ModelCheckpoint`.
@@ -127,13 +128,12 @@ def check_arguments(
         raise InvalidArgumentError("monitor", "the name of a logged metric", monitor, where, "Pass a string.")
     action = "True is a hard link, which takes no space either; 'link' is a symbolic one."
     check_one_of(where, (True, False, None, "link"), action, save_last=save_last)
-    counts: dict[str, Any] = dict(intervals)
-    time = counts.pop("train_time_interval")
     if time is not None and (not isinstance(time, timedelta) or time < timedelta(0)):
         action = "Pass for example `timedelta(minutes=30)`."
         raise InvalidArgumentError("train_time_interval", "a timedelta from 0", time, where, action)
     check_number(where, "Use 0 to switch it off.", least=0, is_int=True, or_none=True, **counts)
-    given = [field for field, interval in intervals.items() if interval is not None and interval != 0]
+    intervals: dict[str, object] = {"train_time_interval": time, **counts}
+    given = [field for field, interval in intervals.items() if interval not in (None, 0)]
     if len(given) > 1:
         first, second = given[-1], given[0]
         action = "Add a second ModelCheckpoint for the second interval."

@@ -135,30 +135,22 @@ class PreemptionCheckpoint(Callback):
         if self._caught is None or stage != "fit":
             return
         caught, self._caught = self._caught, None
-        if self._has_failed:
-            caught.restore()
-            return
-        exit_code = self.exit_code
-        if self.preempted:
+        is_queued = True
+        if self.preempted and not self._has_failed:
+            job = slurm_job() if self._should_requeue else None
             # No rank exits before this, since a launcher would then end the others.
-            is_queued = from_rank_zero(trainer.strategy, self._requeue)
-            exit_code = exit_code if is_queued or exit_code is None else _REQUEUE_FAILED
+            is_queued = from_rank_zero(trainer.strategy, lambda: job is None or requeue(job))
         caught.restore()
-        if self.preempted and exit_code is not None:
-            raise OrderlyExit(exit_code)
+        if self._has_failed:
+            return
         if not self.preempted:
             caught.raise_again()
-
-    def _requeue(self) -> bool:
-        """Requeue the job if asked to. Return False if that failed."""
-        job = slurm_job()
-        return True if not self._should_requeue or job is None else requeue(job)
+        elif self.exit_code is not None:
+            raise OrderlyExit(self.exit_code if is_queued else _REQUEUE_FAILED)
 
     def _folder(self, trainer: TrainerProtocol) -> str:
-        if self.dirpath is not None:
-            return self.dirpath
-        of_others = (one.dirpath for one in trainer.callbacks if isinstance(one, ModelCheckpoint))
-        return next((folder for folder in of_others if folder is not None), None) or default_folder(trainer)
+        of_others = [one.dirpath for one in trainer.callbacks if isinstance(one, ModelCheckpoint)]
+        return next(filter(None, [self.dirpath, *of_others]), None) or default_folder(trainer)
 
 
 def check_signals(names: Iterable[str], where: str) -> tuple[str, ...]:
@@ -205,10 +197,11 @@ class CaughtSignals:
         Args:
             where: The class to name in warnings.
         """
-        if threading.current_thread() is not threading.main_thread():
+        thread = threading.current_thread()
+        if thread is not threading.main_thread():
             warn_user(
                 f"{where} catches no signals: Python lets only the main thread handle them, and this is "
-                f"{threading.current_thread().name!r}. Call fit in the main thread."
+                f"{thread.name!r}. Call fit in the main thread."
             )
             return
         for number in self._numbers:
@@ -236,12 +229,10 @@ class CaughtSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if name in self.received:
-            return
-        is_first = not self.received
-        self.received.append(name)
-        if is_first:
-            self._on_first()
+        if name not in self.received:
+            self.received.append(name)
+            if len(self.received) == 1:
+                self._on_first()
 
 
 def slurm_job() -> str | None:

@@ -54,9 +54,8 @@ class TqdmDisplay:
         self.draw([row], metrics)
         if self._has_widgets:
             self._close_bars(leave=True)  # the next drawing makes new widgets below
-            return
-        kept = [str(bar) for bar in self._bars]
-        self.write_above("".join(f"{line}\n" for line in kept), self._file)
+        else:
+            self.write_above("".join(f"{bar}\n" for bar in self._bars), self._file)
 
     def close(self, erase: bool = False) -> None:
         """Restore the standard streams; the drawing stays unless `erase` is true."""
