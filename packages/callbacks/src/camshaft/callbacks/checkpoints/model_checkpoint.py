@@ -433,10 +433,7 @@ class ModelCheckpoint(Checkpoint):
         current = from_rank_zero(trainer.strategy, read)
         if current is None:
             if trainer.is_global_zero:
-                warn_user(
-                    f"{where} keeps nothing before the first validation, which is expected to log {name!r}. Check "
-                    "`monitor` if it does not."
-                )
+                warn_user(f"{where} keeps nothing before the first validation has logged {name!r}. Check `monitor`.")
             return
         if self.check_monitor_top_k(trainer, current):
             self._keep(trainer, monitor_candidates, current)
@@ -627,9 +624,8 @@ class ModelCheckpoint(Checkpoint):
         places = [(one.dirpath, one.FILE_EXTENSION) for one in (self, other)]
         if names & others and places[0] == places[1] and not has_versions:
             warn_user(
-                f"Two ModelCheckpoints in {where} use the same names in one folder, and one of them with "
-                "enable_version_counter=False: it replaces files of the other. Give one of them another `dirpath` or "
-                "`filename`, and let one save `save_last`."
+                f"Two ModelCheckpoints in {where} use the same names in one folder, one with "
+                "enable_version_counter=False, which replaces files of the other. Give one another `dirpath`."
             )
 
     def _print_decision(

@@ -126,11 +126,9 @@ def check_arguments(
         raise InvalidArgumentError("save_top_k", rule, save_top_k, where, action)
     if not (monitor is None or isinstance(monitor, str)):
         raise InvalidArgumentError("monitor", "the name of a logged metric", monitor, where, "Pass a string.")
-    action = "True is a hard link, which takes no space either; 'link' is a symbolic one."
-    check_one_of(where, (True, False, None, "link"), action, save_last=save_last)
+    check_one_of(where, (True, False, None, "link"), "'link' is a symbolic link.", save_last=save_last)
     if time is not None and (not isinstance(time, timedelta) or time < timedelta(0)):
-        action = "Pass for example `timedelta(minutes=30)`."
-        raise InvalidArgumentError("train_time_interval", "a timedelta from 0", time, where, action)
+        raise InvalidArgumentError("train_time_interval", "a timedelta from 0", time, where, "Pass a positive one.")
     check_number(where, "Use 0 to switch it off.", least=0, is_int=True, or_none=True, **counts)
     intervals: dict[str, object] = {"train_time_interval": time, **counts}
     given = [field for field, interval in intervals.items() if interval not in (None, 0)]

@@ -96,10 +96,7 @@ class PreemptionCheckpoint(Callback):
         folder = from_rank_zero(trainer.strategy, lambda: self._folder(trainer))
         self.ckpt_path = path = join(folder, self.filename + self.FILE_EXTENSION)
         if self.requeue and slurm_job() is None and trainer.is_global_zero:
-            warn_user(
-                f"{type(self).__name__} will not requeue: this is not a SLURM job. Submit one by `sbatch`, or leave "
-                "`requeue` out."
-            )
+            warn_user(f"{type(self).__name__} will not requeue: this is not a SLURM job. Submit one by `sbatch`.")
         self._caught = CaughtSignals(self.signals, lambda: trainer.preempt(path))
         self._received = self._caught.received
         self._caught.install(type(self).__name__)
@@ -167,8 +164,7 @@ def check_signals(names: Iterable[str], where: str) -> tuple[str, ...]:
         raise InvalidArgumentError("signals", "at least one signal", known, where, action)
     for name in known:
         if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
-            rule = "names of signals of this system that can be caught"
-            raise InvalidArgumentError("signals", rule, name, where, action)
+            raise InvalidArgumentError("signals", "signals of this system that can be caught", name, where, action)
     return known
 
 
@@ -199,18 +195,12 @@ class CaughtSignals:
         """
         thread = threading.current_thread()
         if thread is not threading.main_thread():
-            warn_user(
-                f"{where} catches no signals: Python lets only the main thread handle them, and this is "
-                f"{thread.name!r}. Call fit in the main thread."
-            )
+            warn_user(f"{where} catches no signals: this is the thread {thread.name!r}. Call fit in the main thread.")
             return
         for number in self._numbers:
             before = signal.getsignal(number)
             if before is None:
-                warn_user(
-                    f"{where} does not catch {number.name}: its handler, not set by Python, would be lost. Choose "
-                    "other `signals`."
-                )
+                warn_user(f"{where} leaves {number.name} to a handler outside of Python. Choose other `signals`.")
                 continue
             self._before[number] = before
             signal.signal(number, self._handle)

@@ -105,8 +105,7 @@ class KeptCheckpoints:
         missing = [path for path in known if path and path not in expected and not exists(path)]
         if missing:
             warn_user(
-                f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}. Put them back before the run "
-                "resumes to have them ranked."
+                f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}. Put them back, and resume."
             )
         return missing
 

@@ -183,8 +183,7 @@ class MLFlowLogger(CheckpointLogger):
             key, text = self._allowed_name(name), str(value)
             if len(text) > MAX_PARAM_VAL_LENGTH:
                 warn_user(
-                    f"Parameter {name!r} has {len(text)} characters; MLflow keeps {MAX_PARAM_VAL_LENGTH}. Log a "
-                    "shorter one to keep it whole."
+                    f"Parameter {name!r} is cut from {len(text)} to {MAX_PARAM_VAL_LENGTH} characters. Shorten it."
                 )
                 text = text[:MAX_PARAM_VAL_LENGTH]
             if self._params.get(key, text) != text:
@@ -308,10 +307,7 @@ class MLFlowLogger(CheckpointLogger):
         if name not in self._allowed_names:
             allowed = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
             if allowed != name:
-                warn_user(
-                    f"{name!r} is called {allowed!r} in MLflow, which accepts paths of letters, digits and _ - . only. "
-                    "Log it under such a name."
-                )
+                warn_user(f"{name!r} is called {allowed!r} in MLflow. Use paths of letters, digits and _ - . only.")
             self._allowed_names[name] = allowed
         return self._allowed_names[name]
 
