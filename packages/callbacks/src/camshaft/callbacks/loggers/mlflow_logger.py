@@ -101,7 +101,7 @@ class MLFlowLogger(CheckpointLogger):
         self._buffer: list[Metric] = []
         self._buffered_since = 0.0
         self._unanswered: deque[Any] = deque()
-        self._allowed_names: dict[str, str] = {}
+        self._renamed: set[str] = set()
         self._metric_names: dict[str, str] = {}
         self._newest_step = 0
 
@@ -304,12 +304,11 @@ class MLFlowLogger(CheckpointLogger):
 
     def _allowed_name(self, name: str) -> str:
         """Return a name as a path of letters, digits and _ - . only; warn once if it has to be changed."""
-        if name not in self._allowed_names:
-            allowed = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
-            if allowed != name:
-                warn_user(f"{name!r} is called {allowed!r} in MLflow. Use paths of letters, digits and _ - . only.")
-            self._allowed_names[name] = allowed
-        return self._allowed_names[name]
+        allowed = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
+        if allowed != name and name not in self._renamed:
+            self._renamed.add(name)
+            warn_user(f"{name!r} is called {allowed!r} in MLflow. Use paths of letters, digits and _ - . only.")
+        return allowed
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the client and unsent metrics: a copy continues the same run, if it exists already."""
