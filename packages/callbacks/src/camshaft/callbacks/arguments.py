@@ -6,14 +6,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from typing import Any
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import check_store, is_url, local_path
-
-_NO_QUOTES = str.maketrans("", "", " '\"")
 
 STAGES = ("train", "validate", "test", "predict")
 """Names of the stages of a run."""
@@ -206,20 +203,10 @@ def check_installed(library: str, extra: str, where: object) -> None:
         ModuleNotFoundError: If it is not installed.
     """
     if sys.modules.get(library) is None and find_spec(library) is None:
-        needed = " ".join(f"'{one}'" for one in _requirements(extra) or [library])
         message = (
-            f"{owner_name(where)} needs `{library}`, which is not installed. Run `pip install {needed}`, or install"
+            f"{owner_name(where)} needs `{library}`, which is not installed. Run `pip install {library}`, or install"
         )
         raise ModuleNotFoundError(f"{message} camshaft-callbacks with its extra `{extra}`.", name=library)
-
-
-def _requirements(extra: str) -> list[str]:
-    """Return the requirements of an extra of this distribution; none if the distribution is not installed."""
-    try:
-        parts = [line.partition(";") for line in requires("camshaft-callbacks") or []]
-    except PackageNotFoundError:
-        return []
-    return [name.strip() for name, _, rest in parts if rest.translate(_NO_QUOTES) == f"extra=={extra}"]
 
 
 def check_keywords(keywords: Iterable[str], taker: Callable[..., Any], taken: Iterable[str], where: object) -> None:
