@@ -572,7 +572,7 @@ class ModelCheckpoint(Checkpoint):
                 return path == taken
             return path == taken or self.file_exists(path, trainer) or any(one._claims(path) for one in others)
 
-        def path_of(**version: int) -> str:
+        def path_of(**version: Any) -> str:
             # only what is needed, since an override may take no more
             given = () if filename is None else (filename,)
             return from_rank_zero(trainer.strategy, lambda: self.format_checkpoint_name(candidates, *given, **version))

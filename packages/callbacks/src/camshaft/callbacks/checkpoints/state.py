@@ -55,8 +55,9 @@ class KeptCheckpoints:
         if self.save_top_k == 0:
             return False
         displaced = self.displaced_by(score)
-        reference = displaced and float(self.best_k_models[displaced[0]])
-        return not displaced or is_better(float(self._without_nan(score)), reference, self.mode)
+        if not displaced:
+            return True
+        return is_better(float(self._without_nan(score)), float(self.best_k_models[displaced[0]]), self.mode)
 
     def displaced_by(self, score: Tensor | None) -> tuple[str, ...]:
         """Return the paths that a new checkpoint displaces; without a score that of the newest, if one is kept."""

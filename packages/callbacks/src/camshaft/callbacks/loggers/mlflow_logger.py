@@ -312,7 +312,13 @@ class MLFlowLogger(CheckpointLogger):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the client and unsent metrics: a copy continues the same run, if it exists already."""
-        of_process = {"_client": None, "_run": None, "_buffer": [], "_unanswered": deque(), "_is_running": False}
+        of_process: dict[str, Any] = {
+            "_client": None,
+            "_run": None,
+            "_buffer": [],
+            "_unanswered": deque(),
+            "_is_running": False,
+        }
         return {**super().__getstate__(), **of_process}
 
 

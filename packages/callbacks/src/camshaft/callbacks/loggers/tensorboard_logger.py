@@ -197,7 +197,8 @@ class TensorBoardLogger(RunFolderLogger):
 
     def _write_graph(self) -> None:
         """Write the graph of the module, if that is still to be done."""
-        module, self._graph_module = self._graph_module and self._graph_module(), None
+        module = None if self._graph_module is None else self._graph_module()
+        self._graph_module = None
         if module is None:
             return
         reason = reason_not_to_run(module)
