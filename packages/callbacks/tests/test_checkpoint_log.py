@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,33 @@ from recording_trainer import RecordingTrainer
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
-from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog
+from camshaft.callbacks.loggers.checkpoint_log import CheckpointLogger, LoggedCheckpoint
 
 
-class NotingLogger:
-    """Notes what it is told of, as a logger with `log_model` chooses it."""
+class NotingLogger(CheckpointLogger):
+    """Notes the checkpoints that it is to log."""
+
+    name = version = "noting"
 
     def __init__(self, log_model: Any) -> None:
-        self.checkpoints = CheckpointLog(log_model, "NotingLogger")
-        self.noted: list[tuple[str, tuple[str, ...]]] = []
+        super().__init__(log_model)
+        self.found: list[LoggedCheckpoint] = []
 
-    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        self.noted += [(one.name, one.aliases[1:]) for one in self.checkpoints.after_save(checkpoint_callback)]
+    @property
+    def noted(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [(one.name, one.aliases[1:]) for one in self.found]
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Take no metrics."""
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Take no hyperparameters."""
+
+    def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+        self.found.append(checkpoint)
 
     def finalize(self, status: str) -> None:
-        self.noted += [(one.name, one.aliases[1:]) for one in self.checkpoints.at_end()]
+        self._log_kept()
 
 
 def train(folder: Path, logger: Any, losses: list[float], **arguments: Any) -> ModelCheckpoint:
@@ -103,10 +116,10 @@ def test_one_that_was_displaced_before_it_was_durable_is_not_logged(tmp_path: Pa
 
 
 def test_the_metadata_are_plain_values(tmp_path: Path) -> None:
-    checkpoints = CheckpointLog(True, "logger")
-    callback = train(tmp_path, None, [0.5], mode="max", save_last="link")
-    checkpoints.after_save(callback)
-    (found,) = checkpoints.at_end()
+    logger = NotingLogger(True)
+    train(tmp_path, logger, [0.5], mode="max", save_last="link")
+    logger.finalize("success")
+    (found,) = logger.found
     assert found.path.is_file() and found.aliases == ("latest", "best", "last")
     assert found.metadata == {
         "score": 0.5,
@@ -124,15 +137,16 @@ def test_the_metadata_are_plain_values(tmp_path: Path) -> None:
 
 
 def test_a_copy_has_no_callbacks(tmp_path: Path) -> None:
-    checkpoints = CheckpointLog(True, "logger")
-    checkpoints.after_save(train(tmp_path, None, [0.5]))
-    assert pickle.loads(pickle.dumps(checkpoints)).at_end() == []
-    assert len(checkpoints.at_end()) == 1
+    logger = NotingLogger(True)
+    train(tmp_path, logger, [0.5])
+    for one, expected in ((pickle.loads(pickle.dumps(logger)), 0), (logger, 1)):
+        one.finalize("success")
+        assert len(one.found) == expected
 
 
 def test_another_value_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="`log_model` must be True, False or 'all', but got 'best'"):
-        CheckpointLog("best", "logger")  # type: ignore[arg-type]
+        NotingLogger("best")
 
 
 def test_a_logger_that_fails_is_heard(tmp_path: Path) -> None:

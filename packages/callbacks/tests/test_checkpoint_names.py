@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
-from camshaft.callbacks.checkpoints.names import NameTemplate, first_free_path
+from camshaft.callbacks.checkpoints.names import NameTemplate
 
 METRICS = {"epoch": 3, "step": 120, "val/loss": torch.tensor(0.12345), "top.5": 0.5}
 
@@ -48,18 +46,3 @@ def test_a_metric_that_was_not_logged_is_named_with_those_that_were() -> None:
 def test_a_fraction_does_not_fit_an_integer_format() -> None:
     with pytest.raises(InvalidArgumentError, match=r"a template whose format in \{top\.5:d\} fits 0\.5"):
         NameTemplate("{top.5:d}", True, "ModelCheckpoint").render(METRICS)
-
-
-def test_counts_versions_until_a_name_is_free() -> None:
-    taken = {"a.ckpt", "a-v1.ckpt"}
-    assert first_free_path(versions_of("a"), taken.__contains__) == "a-v2.ckpt"
-    assert first_free_path(versions_of("b"), taken.__contains__) == "b.ckpt"
-
-
-def test_versions_that_all_have_one_path_are_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"must give each version a distinct path, but got 'a.ckpt'"):
-        first_free_path(lambda version: "a.ckpt", {"a.ckpt"}.__contains__)
-
-
-def versions_of(name: str) -> Callable[[int | None], str]:
-    return lambda version: f"{name}.ckpt" if version is None else f"{name}-v{version}.ckpt"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from camshaft.callbacks.checkpoints.files import point_last_at
-from camshaft.callbacks.checkpoints.state import KeptCheckpoints, PendingSave, PendingSaves, TopK, unwritten_saves
+from camshaft.callbacks.checkpoints.state import KeptCheckpoints, PendingSave, PendingSaves, unwritten_saves
 from camshaft.callbacks.monitoring import Mode
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.5, math.nan, math.inf, -math.inf]), max_size=12)
@@ -26,39 +26,39 @@ def expected_survivors(scores: list[float], k: int, mode: Mode) -> set[str]:
 
 @given(scores=SCORES, k=st.integers(-1, 4), mode=st.sampled_from(["min", "max"]))
 def test_keeps_the_k_best_of_everything_it_has_seen(scores: list[float], k: int, mode: Mode) -> None:
-    top_k = TopK(k, mode)
+    kept = KeptCheckpoints(k, mode)
     for idx, score in enumerate(map(torch.tensor, scores)):
-        displaced = top_k.displaced() if top_k.takes(score) else None
-        if displaced is not None:
-            for path in displaced:
-                top_k.scores.pop(path, None)
-            top_k.add(str(idx), score)
-    assert set(top_k.scores) == expected_survivors(scores, k, mode)
+        if kept.takes(score):
+            kept.add(str(idx), score, kept.displaced_by(score))
+    assert set(kept.best_k_models) == expected_survivors(scores, k, mode)
 
 
 def test_no_kept_score_is_nan() -> None:
-    top_k = TopK(2, "max")
-    top_k.add("a", torch.tensor(math.nan))
-    assert float(top_k.scores["a"]) == -math.inf
+    kept = KeptCheckpoints(2, "max")
+    kept.add("a", torch.tensor(math.nan), ())
+    assert float(kept.best_k_models["a"]) == -math.inf
 
 
 def test_names_best_and_worst() -> None:
-    top_k = TopK(3, "max", {"a": torch.tensor(1.0), "b": torch.tensor(3.0), "c": torch.tensor(2.0)})
-    assert (top_k.best_path, top_k.worst_path) == ("b", "a")
-    assert (TopK(3, "max").best_path, TopK(3, "max").worst_path) == ("", "")
+    kept = KeptCheckpoints(3, "max", {"a": torch.tensor(1.0), "c": torch.tensor(2.0)})
+    kept.add("b", torch.tensor(3.0), ())
+    assert (kept.best_model_path, kept.kth_best_model_path) == ("b", "a")
+    nothing = KeptCheckpoints(3, "max")
+    assert (nothing.best_model_path, nothing.kth_best_model_path) == ("", "")
 
 
 def test_more_than_k_that_were_restored_go_at_once() -> None:
-    top_k = TopK(1, "min", {"a": torch.tensor(1.0), "b": torch.tensor(3.0), "c": torch.tensor(2.0)})
-    assert top_k.takes(torch.tensor(0.5)) and top_k.displaced() == ("a", "c", "b")
-    assert not top_k.takes(torch.tensor(1.0))
+    kept = KeptCheckpoints(1, "min", {"a": torch.tensor(1.0), "b": torch.tensor(3.0), "c": torch.tensor(2.0)})
+    better = torch.tensor(0.5)
+    assert kept.takes(better) and kept.displaced_by(better) == ("a", "c", "b")
+    assert not kept.takes(torch.tensor(1.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
 def test_keeps_the_dtype_of_a_score(dtype: torch.dtype) -> None:
-    top_k = TopK(1, "min")
-    top_k.add("a", torch.tensor(2, dtype=dtype))
-    assert top_k.scores["a"].dtype == dtype
+    kept = KeptCheckpoints(1, "min")
+    kept.add("a", torch.tensor(2, dtype=dtype), ())
+    assert kept.best_k_models["a"].dtype == dtype
 
 
 def pending_saves(folder: Path, state: dict[str, Any] | None = None) -> PendingSaves:
@@ -158,7 +158,7 @@ def test_a_saved_state_tells_saves_that_were_never_written_from_files_that_are_g
     pending = [{"path": path, "displaced": [], "last_path": None} for path in (*paths[:2], elsewhere)]
     assert [save["path"] for save in unwritten_saves(pending, tmp_path)] == [paths[1]]
 
-    kept = KeptCheckpoints(TopK(-1, "min"))
+    kept = KeptCheckpoints(-1, "min")
     for idx, path in enumerate(reversed(paths)):
         kept.add(path, torch.tensor(float(idx)), ())
     with pytest.warns(UserWarning, match="forgets checkpoints that no longer exist.*gone"):

@@ -70,7 +70,7 @@ def test_steps_that_come_again_replace_what_was_there(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'matplotlib.*extra `plot`"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install matplotlib.*extra `plot`"):
         CurveReport(tmp_path)
 
 

@@ -88,7 +88,7 @@ def test_psutil_is_asked_for_at_set_up_and_only_where_it_is_needed(
         trainer.begin()
         return
     with pytest.raises(
-        ModuleNotFoundError, match=r"DeviceStatsMonitor needs `psutil`.*pip install 'psutil.*extra `device-stats`"
+        ModuleNotFoundError, match=r"DeviceStatsMonitor needs `psutil`.*pip install psutil.*extra `device-stats`"
     ):
         trainer.begin()
 

@@ -22,7 +22,6 @@ from camshaft.callbacks import (
     WandbLogger,
 )
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog
 from camshaft.hooks_core.support.remote_files import files_below, join, local_copy
 
 ROWS = st.lists(st.dictionaries(st.sampled_from("abc"), st.floats(-9, 9), min_size=1), max_size=5)
@@ -117,4 +116,4 @@ def test_what_writes_with_a_library_of_its_own_takes_no_url(tmp_path: Path) -> N
     saving = ModelCheckpoint("memory://run")
     saving.saved_path = "memory://run/x.ckpt"
     with pytest.raises(InvalidArgumentError, match=r"`dirpath` must be a local folder.*memory://run/x\.ckpt"):
-        CheckpointLog(True, "WandbLogger").after_save(saving)
+        WandbLogger(save_dir=tmp_path, offline=True, log_model=True).after_save_checkpoint(saving)

@@ -144,7 +144,7 @@ def test_hyperparameters_are_flat_and_too_long_ones_are_cut_with_a_warning(tmp_p
     with pytest.warns(UserWarning) as warned:
         logger.log_hyperparams({**params, **{f"p{idx}": idx for idx in range(150)}})
     messages = " ".join(str(each.message) for each in warned)
-    assert "Parameter 'text' has 7000 characters; MLflow keeps 6000." in messages
+    assert "Parameter 'text' is cut from 7000 to 6000 characters." in messages
     assert "'why?' is called 'why_' in MLflow" in messages
     found = client_of(tmp_path).get_run(logger.run_id).data.params
     assert found["net/depth"] == "2" and found["net/act"] == "torch.nn.functional.relu" and found["why_"] == "None"

@@ -344,7 +344,7 @@ class TestLibraries:
         bar = bar_class()
         trainer = RecordingTrainer(".", callbacks=[bar])
         trainer.begin()
-        with pytest.raises(ModuleNotFoundError, match=rf"pip install '{library}.*extra `{library}`"):
+        with pytest.raises(ModuleNotFoundError, match=rf"pip install {library}.*extra `{library}`"):
             bar.on_train_epoch_start(trainer, None)
         trainer.end()
 

@@ -6,14 +6,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from typing import Any
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import check_store, is_url, local_path
-
-_NO_QUOTES = str.maketrans("", "", " '\"")
 
 STAGES = ("train", "validate", "test", "predict")
 """Names of the stages of a run."""
@@ -34,12 +31,9 @@ class InvalidArgumentError(ValueError):
     """
 
     def __init__(self, field: str, rule: str, value: object, where: object, action: str) -> None:
-        where = owner_name(where)
-        super().__init__(must_be(field, rule, value, where, action))
-        self.field = field
-        self.value = value
-        self.where = where
-        self._arguments = field, rule, value, where, action
+        self.field, self.value, self.where = field, value, owner_name(where)
+        super().__init__(must_be(field, rule, value, self.where, action))
+        self._arguments = field, rule, value, self.where, action
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the constructor's arguments, so that the error can be sent to other processes."""
@@ -57,10 +51,8 @@ class MissingMetricError(RuntimeError):
     """
 
     def __init__(self, field: str, metric: str, available: Iterable[str], where: object) -> None:
-        self.field = field
-        self.metric = metric
+        self.field, self.metric, self.where = field, metric, owner_name(where)
         self.available = tuple(sorted(available))
-        self.where = owner_name(where)
         names = ", ".join(repr(name) for name in self.available) or "none"
         super().__init__(
             f"`{field}` must be the name of a logged metric, but got {metric!r} (str) in {self.where}; metrics logged"
@@ -211,22 +203,10 @@ def check_installed(library: str, extra: str, where: object) -> None:
         ModuleNotFoundError: If it is not installed.
     """
     if sys.modules.get(library) is None and find_spec(library) is None:
-        needed = " ".join(f"'{one}'" for one in _requirements(extra) or [library])
-        action = f"Run `pip install {needed}`, or install camshaft-callbacks with its extra `{extra}`."
-        raise ModuleNotFoundError(
-            f"{owner_name(where)} needs `{library}`, which is not installed. {action}", name=library
+        message = (
+            f"{owner_name(where)} needs `{library}`, which is not installed. Run `pip install {library}`, or install"
         )
-
-
-def _requirements(extra: str) -> list[str]:
-    """Return the requirements of an extra of this distribution; none if the distribution is not installed."""
-    try:
-        lines = requires("camshaft-callbacks") or []
-    except PackageNotFoundError:
-        return []
-    marker = f"extra=={extra}"
-    parts = [line.partition(";") for line in lines]
-    return [name.strip() for name, _, rest in parts if rest.translate(_NO_QUOTES) == marker]
+        raise ModuleNotFoundError(f"{message} camshaft-callbacks with its extra `{extra}`.", name=library)
 
 
 def check_keywords(keywords: Iterable[str], taker: Callable[..., Any], taken: Iterable[str], where: object) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.checkpoints.checkpoint import Checkpoint
 from camshaft.callbacks.checkpoints.files import (
     TimeInterval,
@@ -21,19 +22,11 @@ from camshaft.callbacks.checkpoints.files import (
     point_last_at,
     remove_abandoned,
 )
-from camshaft.callbacks.checkpoints.names import (
-    CheckpointNames,
-    NameTemplate,
-    absolute_folder,
-    check_arguments,
-    check_distinct,
-    first_free_path,
-)
+from camshaft.callbacks.checkpoints.names import NameTemplate, absolute_folder, check_arguments
 from camshaft.callbacks.checkpoints.state import (
     KeptCheckpoints,
     PendingSave,
     PendingSaves,
-    TopK,
     unwritten_saves,
 )
 from camshaft.callbacks.monitoring import (
@@ -52,9 +45,7 @@ if TYPE_CHECKING:
 
 def _of_kept(name: str, doc: str) -> Any:
     """Return a property for an attribute of the kept checkpoints."""
-    *path, last = f"_kept.{name}".split(".")
-    owner = attrgetter(".".join(path))
-    return property(attrgetter(f"_kept.{name}"), lambda self, value: setattr(owner(self), last, value), doc=doc)
+    return property(attrgetter(f"_kept.{name}"), lambda self, value: setattr(self._kept, name, value), doc=doc)
 
 
 class ModelCheckpoint(Checkpoint):
@@ -120,12 +111,11 @@ class ModelCheckpoint(Checkpoint):
     CHECKPOINT_SLASH_CHAR: ClassVar[str] = "_"
     CHECKPOINT_NAME_LAST: ClassVar[str] = "last"
     _writes_last: bool = False  # where a checkpoint that is kept is there for "last" to share
-    _of_run: ClassVar[tuple[str, ...]] = ("_pending", "_newest", "_strategy")
 
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
     STARTING_VERSION: ClassVar[int] = 1
-    save_top_k: int = _of_kept("top_k.k", "How many of the best to keep.")
-    mode: str = _of_kept("top_k.mode", "The better direction of the metric.")
+    save_top_k: int = _of_kept("save_top_k", "How many of the best to keep.")
+    mode: str = _of_kept("mode", "The better direction of the metric.")
     best_k_models: dict[str, Tensor] = _of_kept("best_k_models", "Scores by path, oldest first.")
     best_model_path: str = _of_kept("best_model_path", "Path of the best kept checkpoint.")
     last_model_path: str = _of_kept("last_model_path", 'Path of "last".')
@@ -154,13 +144,9 @@ class ModelCheckpoint(Checkpoint):
     ) -> None:
         super().__init__()
         where = type(self).__name__
-        intervals: dict[str, int | timedelta | None] = {
-            "train_time_interval": train_time_interval,
-            "every_n_epochs": every_n_epochs,
-            "every_n_train_steps": every_n_train_steps,
-        }
-        check_arguments(where, monitor, save_top_k, save_last, intervals, save_on_train_epoch_end)
-        self._kept = KeptCheckpoints(TopK(save_top_k, check_mode(mode, where)))
+        counts = {"every_n_epochs": every_n_epochs, "every_n_train_steps": every_n_train_steps}
+        check_arguments(where, monitor, save_top_k, save_last, train_time_interval, counts, save_on_train_epoch_end)
+        self._kept = KeptCheckpoints(save_top_k, check_mode(mode, where))
         self.verbose = verbose
         self.save_weights_only = save_weights_only
         self.saved_path = ""
@@ -171,12 +157,13 @@ class ModelCheckpoint(Checkpoint):
         self.auto_insert_metric_name = auto_insert_metric_name
         self.every_n_train_steps = every_n_train_steps or 0
         self.train_time_interval = train_time_interval
-        self.every_n_epochs = 1 if set(intervals.values()) == {None} else every_n_epochs or 0
+        has_interval = (train_time_interval, every_n_epochs, every_n_train_steps) != (None, None, None)
+        self.every_n_epochs = every_n_epochs or 0 if has_interval else 1
         self.save_on_train_epoch_end = save_on_train_epoch_end
         self.enable_version_counter = enable_version_counter
         self.dirpath: str | None = absolute_folder(dirpath, where) if dirpath else None
         self._found_folder: str | None = None  # where `dirpath` is left out
-        self._names = self._make_names()
+        self._templates = self._make_templates()
         self._counted_step = 0  # up to which `every_n_train_steps` has been looked at
         self._pending: PendingSaves | None = None
         self._unwritten: list[dict[str, Any]] = []
@@ -211,13 +198,12 @@ class ModelCheckpoint(Checkpoint):
         if not self._is_fitting:
             return
         self._strategy = trainer.strategy
-        self._names = self._make_names()
+        self._templates = self._make_templates()
         self.dirpath = self._choose_folder(trainer)
         for other in self._siblings(trainer):
-            shares_folder = self.dirpath == other.dirpath
-            check_distinct(self.state_key, other.state_key, self._names, other._names if shares_folder else None)
+            self._check_distinct(other)
         if trainer.is_global_zero and not trainer.fast_dev_run:
-            remove_abandoned(self.dirpath, self.FILE_EXTENSION, self._names.depth)
+            remove_abandoned(self.dirpath, self.FILE_EXTENSION, self._templates[0].template.count("/"))
         self._has_validated = False
         self._pending = PendingSaves(
             self.dirpath,
@@ -231,8 +217,7 @@ class ModelCheckpoint(Checkpoint):
         """Drop saves that never became durable, such as one that an exception interrupted."""
         if self._pending:
             self._restore(self._pending.drop_all())
-        self._strategy = None
-        self._has_begun = False
+        self._strategy, self._has_begun = None, False
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write what the resumed run was killed before writing, and start counting."""
@@ -250,17 +235,11 @@ class ModelCheckpoint(Checkpoint):
         With `train_time_interval` collective now and then.
         """
         counted, self._counted_step = self._counted_step, trainer.global_step
-        every = self.every_n_train_steps  # which a subclass may change as it trains
-        if every:
-            if counted // every == self._counted_step // every:
-                return
-            if self._should_skip_saving_checkpoint(trainer):
-                return
-        elif (
-            self._time is None
-            or self._should_skip_saving_checkpoint(trainer)
-            or not self._time.is_over(trainer.strategy)
-        ):
+        every, time = self.every_n_train_steps, self._time  # which a subclass may change as it trains
+        is_due = counted // every != self._counted_step // every if every else time is not None
+        if not is_due or self._should_skip_saving_checkpoint(trainer):
+            return
+        if not every and time is not None and not time.is_over(trainer.strategy):
             return
         if self._waits_for_validation:
             trainer.after_batch(partial(self._save_after_batch, trainer))
@@ -287,11 +266,11 @@ class ModelCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write "last" if it is asked for and no due time has come, or epochs keep nothing else. Collective then."""
-        is_missing = bool(self.save_last) and not self.last_model_path
-        if self.save_last and self.save_top_k == 0 and self.every_n_epochs:
-            is_missing = is_missing or trainer.global_step != self._last_global_step_saved
+        is_newer = trainer.global_step != self._last_global_step_saved
+        is_missing = not self.last_model_path or (self.save_top_k == 0 and self.every_n_epochs > 0 and is_newer)
         # A preempted run is resumed from the checkpoint that preemption saves.
-        if is_missing and self._is_fitting and not trainer.fast_dev_run and not trainer.is_preempted:
+        is_kept = self._is_fitting and not trainer.fast_dev_run and not trainer.is_preempted
+        if self.save_last and is_missing and is_kept:
             self._decide(trainer, self._monitor_candidates(trainer), is_last_alone=True)
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -306,11 +285,10 @@ class ModelCheckpoint(Checkpoint):
             self._restore(self._pending.drop_all())  # the trainer has dropped its requests
         if self._should_save_on_exception(trainer) and can_save_alone(trainer, exception, type(self).__name__):
             candidates = self._monitor_candidates(trainer)
-            is_logged = self._names.name.metrics <= candidates.keys()
-            path = self._free_path(trainer, candidates, None if is_logged else self._names.exception.template)
-            last_path, superfluous = (
-                (None, ()) if self._names.last is None else self._move_last(trainer, candidates, self._names.last, path)
-            )
+            is_logged = self._templates[0].metrics <= candidates.keys()
+            by_default = f"exception{self.CHECKPOINT_JOIN_CHAR}{self._default_name}"
+            path = self._free_path(trainer, candidates, None if is_logged else by_default)
+            last_path, superfluous = self._move_last(trainer, candidates, path) if self.save_last else (None, ())
             self._print_decision(trainer, path, None, None)
             self._request_save(trainer, path, superfluous, last_path)
 
@@ -335,7 +313,11 @@ class ModelCheckpoint(Checkpoint):
         Collective in fit: rank 0 looks for the files.
         """
         self._restore(state_dict)
-        look = partial(self._find_lost, state_dict)
+
+        def look() -> tuple[list[dict[str, Any]], list[str]]:
+            unwritten = unwritten_saves(state_dict.get("pending", []), self.dirpath or "")
+            return unwritten, self._kept.missing_files([save["path"] for save in unwritten])
+
         self._unwritten, missing = look() if self._strategy is None else from_rank_zero(self._strategy, look)
         self._kept.forget(missing)
         self._loaded_dirpath = state_dict["dirpath"]
@@ -392,7 +374,7 @@ class ModelCheckpoint(Checkpoint):
             trainer: The trainer.
             current: The score; None is good enough for nothing.
         """
-        return current is not None and self._kept.top_k.takes(current)
+        return current is not None and self._kept.takes(current)
 
     def _format_checkpoint_name(
         self,
@@ -407,13 +389,11 @@ class ModelCheckpoint(Checkpoint):
 
     def _monitor_candidates(self, trainer: TrainerProtocol) -> dict[str, Tensor]:
         """Return a copy of the logged values, with "epoch" and "step"; what ranks and names checkpoints."""
-        candidates = {
-            name: value.detach().clone() if isinstance(value, Tensor) else value
-            for name, value in trainer.callback_metrics.items()
-        }
+        logged = trainer.callback_metrics.items()
+        candidates = {name: one.detach().clone() if isinstance(one, Tensor) else one for name, one in logged}
         for name, count in (("epoch", trainer.current_epoch), ("step", trainer.global_step)):
-            logged = candidates.get(name)
-            candidates[name] = logged.int() if isinstance(logged, Tensor) else torch.tensor(count)
+            known = candidates.get(name)
+            candidates[name] = known.int() if isinstance(known, Tensor) else torch.tensor(count)
         return candidates
 
     def _should_skip_saving_checkpoint(self, trainer: TrainerProtocol) -> bool:
@@ -444,17 +424,16 @@ class ModelCheckpoint(Checkpoint):
         name, where = self.monitor or "", type(self).__name__
 
         def read() -> Tensor | None:
-            if name not in monitor_candidates and not self._has_validated and _validates_later(trainer):
+            every = trainer.check_val_every_n_epoch
+            is_later = validates(trainer) and every is not None and (trainer.current_epoch + 1) % every != 0
+            if name not in monitor_candidates and not self._has_validated and is_later:
                 return None
             return read_scalar(monitor_candidates, name, where, trainer.callback_metrics)
 
         current = from_rank_zero(trainer.strategy, read)
         if current is None:
             if trainer.is_global_zero:
-                warn_user(
-                    f"{where} keeps nothing before the first validation, which is expected to log {name!r}. Check "
-                    "`monitor` if it does not."
-                )
+                warn_user(f"{where} keeps nothing before the first validation has logged {name!r}. Check `monitor`.")
             return
         if self.check_monitor_top_k(trainer, current):
             self._keep(trainer, monitor_candidates, current)
@@ -463,11 +442,11 @@ class ModelCheckpoint(Checkpoint):
 
     def _save_last_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
         """Point "last" at the checkpoint of this due time, or write it if there is none. Collective."""
-        if self._names.last is None or self._pending is None:
+        if not self.save_last or self._pending is None:
             return
         newest = self._newest if self._last_global_step_saved == trainer.global_step else None
         taken = None if newest is None else newest.path
-        path, superfluous = self._move_last(trainer, monitor_candidates, self._names.last, taken)
+        path, superfluous = self._move_last(trainer, monitor_candidates, taken)
         if newest is None or self._writes_last:
             self._request_save(trainer, path, superfluous, path)
             return
@@ -507,18 +486,18 @@ class ModelCheckpoint(Checkpoint):
         return self._free_path(trainer, candidates, None, displaced)
 
     def _move_last(
-        self, trainer: TrainerProtocol, candidates: dict[str, Tensor], template: NameTemplate, taken: str | None
+        self, trainer: TrainerProtocol, candidates: dict[str, Tensor], taken: str | None
     ) -> tuple[str, tuple[str, ...]]:
         """Choose the path of "last". Return it, and what to remove once it is there. Collective."""
         former = self.last_model_path
-        path = self.last_model_path = self._free_path(trainer, candidates, template.template, (former,), taken)
+        path = self.last_model_path = self._free_path(trainer, candidates, self.CHECKPOINT_NAME_LAST, (former,), taken)
         is_gone = former not in ("", taken) and self._should_remove_checkpoint(trainer, former, path)
         return path, (former,) if is_gone else ()
 
     @property
     def _waits_for_validation(self) -> bool:
         """True if a due step is followed after the validation of its batch, which may change the values."""
-        return self._is_ranked or self._names.uses_metrics
+        return self._is_ranked or any(template.metrics for template in self._templates)
 
     @property
     def _is_ranked(self) -> bool:
@@ -589,27 +568,33 @@ class ModelCheckpoint(Checkpoint):
         others = [self, *self._siblings(trainer)]
 
         def is_taken(path: str) -> bool:
-            if path == taken:
-                return True
             if path in reusable or not self.enable_version_counter:
-                return False
-            return self.file_exists(path, trainer) or any(one._claims(path) for one in others)
+                return path == taken
+            return path == taken or self.file_exists(path, trainer) or any(one._claims(path) for one in others)
 
-        def path_of(version: int | None) -> str:
+        def path_of(**version: Any) -> str:
             # only what is needed, since an override may take no more
             given = () if filename is None else (filename,)
-            keywords: dict[str, Any] = {} if version is None else {"ver": version}
-            return from_rank_zero(trainer.strategy, lambda: self.format_checkpoint_name(candidates, *given, **keywords))
+            return from_rank_zero(trainer.strategy, lambda: self.format_checkpoint_name(candidates, *given, **version))
 
-        return first_free_path(path_of, is_taken, self.STARTING_VERSION)
+        path, version = path_of(), self.STARTING_VERSION
+        while is_taken(path):
+            before, path = path, path_of(ver=version)
+            if path == before:
+                raise RuntimeError(
+                    f"`format_checkpoint_name` must give each version a distinct path, but got {path!r} (str) for "
+                    f"version {version} as well in {type(self).__name__}. Put `ver` into the name, or pass "
+                    "enable_version_counter=False."
+                )
+            version += 1
+        return path
 
     def _choose_folder(self, trainer: TrainerProtocol) -> str:
         """Return `dirpath` if it is given, or was set since; else the default folder of this run. Collective."""
         if self.dirpath is not None and self.dirpath != self._found_folder:
             return absolute_folder(self.dirpath, type(self).__name__)
-        folder: str = from_rank_zero(trainer.strategy, lambda: default_folder(trainer))
-        self._found_folder = folder
-        return folder
+        self._found_folder = from_rank_zero(trainer.strategy, lambda: default_folder(trainer))
+        return self._found_folder
 
     def _claims(self, path: str) -> bool:
         return path == self.last_model_path or (self._pending is not None and self._pending.holds(path))
@@ -622,16 +607,26 @@ class ModelCheckpoint(Checkpoint):
         chars = self.CHECKPOINT_EQUALS_CHAR, self.CHECKPOINT_SLASH_CHAR
         return NameTemplate(text, is_named, type(self).__name__, *chars)
 
-    def _make_names(self) -> CheckpointNames:
-        """Return the names, by attributes that a subclass or a user may have set."""
-        is_named = self.auto_insert_metric_name
-        return CheckpointNames(
-            name=self._template(self.filename or self._default_name, is_named),
-            last=self._template(self.CHECKPOINT_NAME_LAST, is_named) if self.save_last else None,
-            exception=self._template(f"exception{self.CHECKPOINT_JOIN_CHAR}{self._default_name}", is_named),
-            extension=self.FILE_EXTENSION,
-            has_versions=self.enable_version_counter,
-        )
+    def _make_templates(self) -> list[NameTemplate]:
+        """Return the templates of kept checkpoints and of "last", by attributes that may have been set since."""
+        texts = [self.filename or self._default_name, *([self.CHECKPOINT_NAME_LAST] if self.save_last else [])]
+        return [self._template(text, self.auto_insert_metric_name) for text in texts]
+
+    def _check_distinct(self, other: ModelCheckpoint) -> None:
+        """Check that another callback of the trainer has another `state_key`, and warn if the two share files."""
+        where = "Trainer(callbacks=...)"
+        if self.state_key == other.state_key:
+            rule = "different for each ModelCheckpoint of a trainer"
+            action = "Distinguish them by `filename`, `monitor`, `mode` or interval."
+            raise InvalidArgumentError("state_key", rule, self.state_key, where, action)
+        names, others = ({template.template for template in one._templates} for one in (self, other))
+        has_versions = self.enable_version_counter and other.enable_version_counter
+        places = [(one.dirpath, one.FILE_EXTENSION) for one in (self, other)]
+        if names & others and places[0] == places[1] and not has_versions:
+            warn_user(
+                f"Two ModelCheckpoints in {where} use the same names in one folder, one with "
+                "enable_version_counter=False, which replaces files of the other. Give one another `dirpath`."
+            )
 
     def _print_decision(
         self, trainer: TrainerProtocol, path: str | None, score: Tensor | None, monitor: str | None
@@ -640,7 +635,7 @@ class ModelCheckpoint(Checkpoint):
             return
         moment = f"epoch {trainer.current_epoch}, step {trainer.global_step}"
         shown = "" if score is None else f"{monitor} is {float(score):.6g}, "
-        kept = f"saving {path}" if path else f"not among the best {self._kept.top_k.k}"
+        kept = f"saving {path}" if path else f"not among the best {self.save_top_k}"
         print(f"ModelCheckpoint, {moment}: {shown}{kept}", flush=True)
 
     def _finish_save(self, trainer: TrainerProtocol, pending: PendingSaves, save: PendingSave) -> None:
@@ -649,14 +644,8 @@ class ModelCheckpoint(Checkpoint):
             return
         self.saved_path = save.path
         for logger in trainer.loggers if trainer.is_global_zero else ():
-            notify = getattr(logger, "after_save_checkpoint", None)
-            if notify is not None:
-                notify(self)
-
-    def _find_lost(self, state_dict: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return the saves of a state that were never written, and its checkpoints that no longer exist."""
-        unwritten = unwritten_saves(state_dict.get("pending", []), self.dirpath or "")
-        return unwritten, self._kept.missing_files([save["path"] for save in unwritten])
+            if hasattr(logger, "after_save_checkpoint"):
+                logger.after_save_checkpoint(self)
 
     def _restore(self, memory: dict[str, Any]) -> None:
         self._kept.load_state_dict(memory)
@@ -676,9 +665,3 @@ class ModelCheckpoint(Checkpoint):
 
     def _siblings(self, trainer: TrainerProtocol) -> list[ModelCheckpoint]:
         return [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint) and one is not self]
-
-
-def _validates_later(trainer: TrainerProtocol) -> bool:
-    """Return whether validation runs in this fit, and not in this epoch."""
-    every = trainer.check_val_every_n_epoch
-    return validates(trainer) and every is not None and (trainer.current_epoch + 1) % every != 0

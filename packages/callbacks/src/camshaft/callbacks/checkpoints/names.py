@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import PurePath
 from string import Formatter
 from typing import Any
+
+import attrs
 
 from camshaft.callbacks.arguments import (
     InvalidArgumentError,
@@ -17,10 +18,10 @@ from camshaft.callbacks.arguments import (
     check_one_of,
     usable_path,
 )
-from camshaft.hooks_core.support.messages import warn_user
 from camshaft.hooks_core.support.remote_files import absolute
 
 
+@attrs.frozen
 class NameTemplate:
     """A file name with places for metrics; it is validated when constructed.
 
@@ -37,20 +38,12 @@ class NameTemplate:
             leads out of the checkpoints' folder.
     """
 
-    def __init__(
-        self,
-        template: str,
-        auto_insert_metric_name: bool,
-        where: object,
-        equals_char: str = "=",
-        slash_char: str = "_",
-    ) -> None:
-        self.template = template
-        self.auto_insert_metric_name = auto_insert_metric_name
-        self.where = where
-        self.equals_char = equals_char
-        self.slash_char = slash_char
-        self._parts = self._parsed()
+    template: str
+    auto_insert_metric_name: bool
+    where: object
+    equals_char: str = "="
+    slash_char: str = "_"
+    _parts: list[tuple[str, str | None, str]] = attrs.field(init=False)
 
     @property
     def metrics(self) -> set[str]:
@@ -81,7 +74,8 @@ class NameTemplate:
             text += f"{name.replace('/', self.slash_char)}{self.equals_char}{shown}" if is_named else shown
         return text
 
-    def _parsed(self) -> list[tuple[str, str | None, str]]:
+    @_parts.default
+    def _parse(self) -> list[tuple[str, str | None, str]]:
         try:
             parts = list(Formatter().parse(self.template))
         except ValueError as error:
@@ -103,30 +97,6 @@ class NameTemplate:
         return InvalidArgumentError("filename", rule, self.template, self.where, action)
 
 
-def first_free_path(path_of: Callable[[int | None], str], is_taken: Callable[[str], bool], version: int = 1) -> str:
-    """Return the first path that is not taken: the one without a version, else that with the lowest one.
-
-    Args:
-        path_of: Returns the path with a version; without one for None.
-        is_taken: Returns whether a path is taken.
-        version: Number of the first version.
-
-    Raises:
-        RuntimeError: If two versions have the same path.
-    """
-    path = path_of(None)
-    while is_taken(path):
-        before, path = path, path_of(version)
-        if path == before:
-            raise RuntimeError(
-                f"`format_checkpoint_name` must give each version a distinct path, but got {path!r} (str) for "
-                f"version {version} as well in ModelCheckpoint. Put `ver` into the name, or pass "
-                "enable_version_counter=False."
-            )
-        version += 1
-    return path
-
-
 def _takes(sample: float, spec: str) -> bool:
     try:
         format(sample, spec)
@@ -135,72 +105,13 @@ def _takes(sample: float, spec: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class CheckpointNames:
-    """The names that checkpoints get.
-
-    Args:
-        name: Of those that are kept.
-        last: Of "last"; None if there is none.
-        exception: Of one that an exception leads to.
-        extension: With the dot.
-        has_versions: Whether a name that is taken gets one; otherwise the file is replaced.
-    """
-
-    name: NameTemplate
-    last: NameTemplate | None
-    exception: NameTemplate
-    extension: str
-    has_versions: bool
-
-    @property
-    def uses_metrics(self) -> bool:
-        """True if a logged metric is in a name."""
-        return any(template.metrics for template in (self.name, self.last) if template is not None)
-
-    @property
-    def depth(self) -> int:
-        """Number of folders that a name leads down."""
-        return self.name.template.count("/")
-
-    def may_replace(self, other: CheckpointNames) -> bool:
-        """Return whether, in one folder, one callback could replace a file of the other."""
-        if self.has_versions and other.has_versions:
-            return False
-        templates = [{one.template for one in (names.name, names.last) if one is not None} for names in (self, other)]
-        return self.extension == other.extension and bool(templates[0] & templates[1])
-
-
-def check_distinct(key: str, other_key: str, names: CheckpointNames, others_in_folder: CheckpointNames | None) -> None:
-    """Check that two callbacks of one trainer do not share their state's key, and warn where they share files.
-
-    Args:
-        key: The `state_key` of one.
-        other_key: That of the other.
-        names: Names of the first one's checkpoints.
-        others_in_folder: Names of the other's; None if it saves in another folder.
-
-    Raises:
-        InvalidArgumentError: If they share the key.
-    """
-    where = "Trainer(callbacks=...)"
-    if key == other_key:
-        action = "Distinguish them by `filename`, `monitor`, `mode` or interval."
-        raise InvalidArgumentError("state_key", "different for each ModelCheckpoint of a trainer", key, where, action)
-    if others_in_folder is not None and names.may_replace(others_in_folder):
-        warn_user(
-            f"Two ModelCheckpoints in {where} use the same names in one folder, and one of them with "
-            "enable_version_counter=False: it replaces files of the other. Give one of them another `dirpath` or "
-            "`filename`, and let one save `save_last`."
-        )
-
-
 def check_arguments(
     where: object,
     monitor: object,
     save_top_k: int,
     save_last: object,
-    intervals: Mapping[str, int | timedelta | None],
+    time: timedelta | None,
+    counts: Mapping[str, int | None],
     save_on_train_epoch_end: bool | None,
 ) -> None:
     """Check the arguments of a `ModelCheckpoint`.
@@ -215,15 +126,12 @@ def check_arguments(
         raise InvalidArgumentError("save_top_k", rule, save_top_k, where, action)
     if not (monitor is None or isinstance(monitor, str)):
         raise InvalidArgumentError("monitor", "the name of a logged metric", monitor, where, "Pass a string.")
-    action = "True is a hard link, which takes no space either; 'link' is a symbolic one."
-    check_one_of(where, (True, False, None, "link"), action, save_last=save_last)
-    counts: dict[str, Any] = dict(intervals)
-    time = counts.pop("train_time_interval")
+    check_one_of(where, (True, False, None, "link"), "'link' is a symbolic link.", save_last=save_last)
     if time is not None and (not isinstance(time, timedelta) or time < timedelta(0)):
-        action = "Pass for example `timedelta(minutes=30)`."
-        raise InvalidArgumentError("train_time_interval", "a timedelta from 0", time, where, action)
+        raise InvalidArgumentError("train_time_interval", "a timedelta from 0", time, where, "Pass a positive one.")
     check_number(where, "Use 0 to switch it off.", least=0, is_int=True, or_none=True, **counts)
-    given = [field for field, interval in intervals.items() if interval is not None and interval != 0]
+    intervals: dict[str, object] = {"train_time_interval": time, **counts}
+    given = [field for field, interval in intervals.items() if interval not in (None, 0)]
     if len(given) > 1:
         first, second = given[-1], given[0]
         action = "Add a second ModelCheckpoint for the second interval."

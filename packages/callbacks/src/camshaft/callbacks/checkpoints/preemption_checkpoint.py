@@ -85,8 +85,9 @@ class PreemptionCheckpoint(Callback):
         self.ckpt_path: str | None = None
         self._should_requeue = False
         self._has_failed = False
-        self._caught: CaughtSignals | None = None
+        self._request: Callable[[], None] | None = None  # asks for the checkpoint; there while signals are caught
         self._received: list[str] = []
+        self._handlers: dict[signal.Signals, Any] = {}  # the previous ones
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Install the signal handlers. Collective in fit."""
@@ -96,13 +97,10 @@ class PreemptionCheckpoint(Callback):
         folder = from_rank_zero(trainer.strategy, lambda: self._folder(trainer))
         self.ckpt_path = path = join(folder, self.filename + self.FILE_EXTENSION)
         if self.requeue and slurm_job() is None and trainer.is_global_zero:
-            warn_user(
-                f"{type(self).__name__} will not requeue: this is not a SLURM job. Submit one by `sbatch`, or leave "
-                "`requeue` out."
-            )
-        self._caught = CaughtSignals(self.signals, lambda: trainer.preempt(path))
-        self._received = self._caught.received
-        self._caught.install(type(self).__name__)
+            warn_user(f"{type(self).__name__} will not requeue: this is not a SLURM job. Submit one by `sbatch`.")
+        self._received = []
+        self._request = lambda: trainer.preempt(path)
+        self._catch_signals()
 
     @property
     def received_sigterm(self) -> bool:
@@ -111,9 +109,9 @@ class PreemptionCheckpoint(Callback):
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Agree on whether any rank was preempted; save if training was over already. Collective."""
-        if self._caught is None or self.ckpt_path is None:
+        if self._request is None or self.ckpt_path is None:
             return
-        of_ranks = trainer.strategy.all_gather(list(self._caught.received))
+        of_ranks = trainer.strategy.all_gather(list(self._received))
         received = {name for names in of_ranks for name in names}
         self.preempted = bool(received) or trainer.is_preempted
         self._should_requeue = self.requeue and bool(received - {"SIGTERM"})
@@ -132,33 +130,53 @@ class PreemptionCheckpoint(Callback):
         Raises:
             OrderlyExit: A `SystemExit` with `exit_code`, if the fit was preempted and it is not None.
         """
-        if self._caught is None or stage != "fit":
+        if self._request is None or stage != "fit":
             return
-        caught, self._caught = self._caught, None
-        if self._has_failed:
-            caught.restore()
-            return
-        exit_code = self.exit_code
-        if self.preempted:
+        is_queued = True
+        if self.preempted and not self._has_failed:
+            job = slurm_job() if self._should_requeue else None
             # No rank exits before this, since a launcher would then end the others.
-            is_queued = from_rank_zero(trainer.strategy, self._requeue)
-            exit_code = exit_code if is_queued or exit_code is None else _REQUEUE_FAILED
-        caught.restore()
-        if self.preempted and exit_code is not None:
-            raise OrderlyExit(exit_code)
+            is_queued = from_rank_zero(trainer.strategy, lambda: job is None or requeue(job))
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._handle:  # not replaced since
+                signal.signal(number, handler)
+        self._handlers, self._request = {}, None
+        if self._has_failed:
+            return
         if not self.preempted:
-            caught.raise_again()
+            for name in self._received:
+                signal.raise_signal(signal.Signals[name])
+        elif self.exit_code is not None:
+            raise OrderlyExit(self.exit_code if is_queued else _REQUEUE_FAILED)
 
-    def _requeue(self) -> bool:
-        """Requeue the job if asked to. Return False if that failed."""
-        job = slurm_job()
-        return True if not self._should_requeue or job is None else requeue(job)
+    def _catch_signals(self) -> None:
+        """Replace the current handlers; outside the main thread only warn."""
+        where, thread = type(self).__name__, threading.current_thread()
+        if thread is not threading.main_thread():
+            warn_user(f"{where} catches no signals: this is the thread {thread.name!r}. Call fit in the main thread.")
+            return
+        for number in map(signal.Signals.__getitem__, self.signals):
+            handler = signal.getsignal(number)
+            if handler is None:
+                warn_user(f"{where} leaves {number.name} to a handler outside of Python. Choose other `signals`.")
+            else:
+                self._handlers[number] = handler
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Note the signal, and request the checkpoint at the first one.
+
+        It does nothing else: no output, no files, nothing that another handler or thread may be in the middle of.
+        """
+        name = signal.Signals(number).name
+        if name not in self._received:
+            self._received.append(name)
+            if len(self._received) == 1 and self._request is not None:
+                self._request()
 
     def _folder(self, trainer: TrainerProtocol) -> str:
-        if self.dirpath is not None:
-            return self.dirpath
-        of_others = (one.dirpath for one in trainer.callbacks if isinstance(one, ModelCheckpoint))
-        return next((folder for folder in of_others if folder is not None), None) or default_folder(trainer)
+        of_others = [one.dirpath for one in trainer.callbacks if isinstance(one, ModelCheckpoint)]
+        return next(filter(None, [self.dirpath, *of_others]), None) or default_folder(trainer)
 
 
 def check_signals(names: Iterable[str], where: str) -> tuple[str, ...]:
@@ -175,73 +193,8 @@ def check_signals(names: Iterable[str], where: str) -> tuple[str, ...]:
         raise InvalidArgumentError("signals", "at least one signal", known, where, action)
     for name in known:
         if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
-            rule = "names of signals of this system that can be caught"
-            raise InvalidArgumentError("signals", rule, name, where, action)
+            raise InvalidArgumentError("signals", "signals of this system that can be caught", name, where, action)
     return known
-
-
-class CaughtSignals:
-    """Signal handlers that record which signals came, and call a function at the first one.
-
-    They do nothing else: no output, no files, nothing that another handler or thread may be in the middle of.
-
-    Args:
-        names: Names of the signals.
-        on_first: Called in the handler, once.
-
-    Attributes:
-        received: Names of the signals that came, in order, each once.
-    """
-
-    def __init__(self, names: Iterable[str], on_first: Callable[[], None]) -> None:
-        self.received: list[str] = []
-        self._numbers = [signal.Signals[name] for name in names]
-        self._on_first = on_first
-        self._before: dict[signal.Signals, Any] = {}
-
-    def install(self, where: str) -> None:
-        """Replace the current handlers; outside the main thread only warn.
-
-        Args:
-            where: The class to name in warnings.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            warn_user(
-                f"{where} catches no signals: Python lets only the main thread handle them, and this is "
-                f"{threading.current_thread().name!r}. Call fit in the main thread."
-            )
-            return
-        for number in self._numbers:
-            before = signal.getsignal(number)
-            if before is None:
-                warn_user(
-                    f"{where} does not catch {number.name}: its handler, not set by Python, would be lost. Choose "
-                    "other `signals`."
-                )
-                continue
-            self._before[number] = before
-            signal.signal(number, self._handle)
-
-    def restore(self) -> None:
-        """Restore the previous handlers of the signals whose handler was not replaced since."""
-        for number, before in self._before.items():
-            if signal.getsignal(number) == self._handle:
-                signal.signal(number, before)
-        self._before.clear()
-
-    def raise_again(self) -> None:
-        """Raise the received signals again, for the handlers that are installed now."""
-        for name in self.received:
-            signal.raise_signal(signal.Signals[name])
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if name in self.received:
-            return
-        is_first = not self.received
-        self.received.append(name)
-        if is_first:
-            self._on_first()
 
 
 def slurm_job() -> str | None:
@@ -252,17 +205,11 @@ def slurm_job() -> str | None:
 
 def requeue(job: str) -> bool:
     """Run `scontrol requeue`. Return whether it succeeded; warn if it did not."""
+    command = ["scontrol", "requeue", job]
     try:
-        done = subprocess.run(
-            ["scontrol", "requeue", job], capture_output=True, text=True, timeout=_REQUEUE_TIMEOUT_SECONDS
-        )
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=_REQUEUE_TIMEOUT_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
-        _warn_of_requeue(job, str(error))
+        reason = str(getattr(error, "stderr", None) or error).strip().rstrip(".")
+        warn_user(f"SLURM job {job} could not be requeued: {reason}. Submit it again by hand.")
         return False
-    if done.returncode != 0:
-        _warn_of_requeue(job, done.stderr.strip() or str(done.returncode))
-    return done.returncode == 0
-
-
-def _warn_of_requeue(job: str, reason: str) -> None:
-    warn_user(f"SLURM job {job} could not be requeued: {reason}. Submit it again by hand.")
+    return True

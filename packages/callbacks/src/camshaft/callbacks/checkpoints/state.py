@@ -14,88 +14,56 @@ from camshaft.callbacks.monitoring import Mode, is_better, worst_score
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.hooks_core.support.remote_files import exists, lies_in
 
+_DERIVED = ("best_model_score", "kth_best_model_path", "kth_value")
+_STATE = ("best_k_models", "best_model_path", "last_model_path", "current_score")
 
-class TopK:
-    """The k best scores so far, by path.
 
-    Among equal scores the older is the better. NaN counts as the worst score there is, and is kept as an infinity.
+@attrs.define(eq=False)
+class KeptCheckpoints:
+    """The checkpoints that a `ModelCheckpoint` keeps: the k best scores so far, "last", and what follows from them.
+
+    Its attributes are those of `ModelCheckpoint`, which documents them. Among equal scores the older is the better. NaN
+    counts as the worst score there is, and is kept as an infinity.
 
     Args:
-        k: How many to keep; -1 keeps all.
+        save_top_k: How many scores to keep; -1 keeps all.
         mode: "min" where lower is better, "max" where higher is.
-        scores: Kept paths with their scores, scalars on the CPU, in the order in which they came.
+        best_k_models: Paths with their scores, scalars on the CPU, oldest first; empty without a monitored metric.
     """
 
-    def __init__(self, k: int, mode: Mode, scores: dict[str, Tensor] | None = None) -> None:
-        self.k = k
-        self.mode = mode
-        self.scores = {} if scores is None else scores
+    save_top_k: int
+    mode: Mode
+    best_k_models: dict[str, Tensor] = attrs.Factory(dict)
+    best_model_path: str = ""
+    last_model_path: str = ""
+    current_score: Tensor | None = None
+    best_model_score: Tensor | None = attrs.field(init=False)
+    kth_best_model_path: str = attrs.field(init=False)
+    kth_value: Tensor = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._update_scores()
 
     def ranking(self) -> list[str]:
-        """Return the kept paths, best first."""
+        """Return the paths with scores, best first."""
         # sorted() is stable in both directions: equals stay in the order in which they came.
-        return sorted(self.scores, key=lambda path: float(self.scores[path]), reverse=self.mode == "max")
-
-    def displaced(self) -> tuple[str, ...]:
-        """Return the paths that one more displaces."""
-        return () if self.k == -1 else tuple(self.ranking()[max(self.k - 1, 0) :])
+        scores = self.best_k_models
+        return sorted(scores, key=lambda path: float(scores[path]), reverse=self.mode == "max")
 
     def takes(self, score: Tensor) -> bool:
         """Return whether a score is good enough to be kept."""
-        if self.k == 0:
+        if self.save_top_k == 0:
             return False
-        displaced = self.displaced()
-        return not displaced or is_better(float(self._without_nan(score)), float(self.scores[displaced[0]]), self.mode)
-
-    def add(self, path: str, score: Tensor) -> None:
-        """Keep a path; one that is kept already becomes the newest."""
-        self.scores.pop(path, None)
-        self.scores[path] = self._without_nan(score)
-
-    @property
-    def best_path(self) -> str:
-        """The path with the best score; "" if none is kept."""
-        return self.ranking()[0] if self.scores else ""
-
-    @property
-    def worst_path(self) -> str:
-        """The path with the worst score; "" if none is kept."""
-        return self.ranking()[-1] if self.scores else ""
-
-    def _without_nan(self, score: Tensor) -> Tensor:
-        return torch.full_like(score, worst_score(self.mode)) if math.isnan(float(score)) else score
-
-
-class KeptCheckpoints:
-    """The checkpoints that a `ModelCheckpoint` keeps: their ranking, "last", and the scores that follow from them.
-
-    Its attributes are those of `ModelCheckpoint`, which documents them.
-
-    Args:
-        top_k: The ranking; empty without a monitored metric.
-    """
-
-    def __init__(self, top_k: TopK) -> None:
-        self.top_k = top_k
-        self.best_model_path = ""
-        self.last_model_path = ""
-        self.current_score: Tensor | None = None
-        self._update_scores()
-
-    @property
-    def best_k_models(self) -> dict[str, Tensor]:
-        """Paths with their scores, oldest first."""
-        return self.top_k.scores
-
-    @best_k_models.setter
-    def best_k_models(self, scores: dict[str, Tensor]) -> None:
-        self.top_k.scores = scores
+        displaced = self.displaced_by(score)
+        if not displaced:
+            return True
+        return is_better(float(self._without_nan(score)), float(self.best_k_models[displaced[0]]), self.mode)
 
     def displaced_by(self, score: Tensor | None) -> tuple[str, ...]:
         """Return the paths that a new checkpoint displaces; without a score that of the newest, if one is kept."""
         if score is not None:
-            return self.top_k.displaced()
-        return (self.best_model_path,) if self.top_k.k == 1 and self.best_model_path else ()
+            return () if self.save_top_k == -1 else tuple(self.ranking()[max(self.save_top_k - 1, 0) :])
+        return (self.best_model_path,) if self.save_top_k == 1 and self.best_model_path else ()
 
     def add(self, path: str, score: Tensor | None, displaced: tuple[str, ...]) -> tuple[str, ...]:
         """Keep a checkpoint.
@@ -108,37 +76,28 @@ class KeptCheckpoints:
         Returns:
             The other paths that are no longer kept.
         """
-        if path in self.top_k.scores:
+        if path in self.best_k_models:
             displaced = (path,)
         for one in displaced:
-            self.top_k.scores.pop(one, None)
+            self.best_k_models.pop(one, None)
         if score is None:
             self.best_model_path = path
         else:
-            self.top_k.add(path, score)
-            self.current_score = self.top_k.scores[path]
-            self.best_model_path = self.top_k.best_path
+            self.best_k_models[path] = self.current_score = self._without_nan(score)
+            self.best_model_path = self.ranking()[0]
         self._update_scores()
         return tuple(one for one in displaced if one != path)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the paths and scores."""
-        return {
-            "best_k_models": dict(self.best_k_models),
-            "best_model_path": self.best_model_path,
-            "last_model_path": self.last_model_path,
-            "current_score": self.current_score,
-            "best_model_score": self.best_model_score,
-            "kth_best_model_path": self.kth_best_model_path,
-            "kth_value": self.kth_value,
-        }
+        state = {name: getattr(self, name) for name in (*_STATE, *_DERIVED)}
+        return {**state, "best_k_models": dict(self.best_k_models)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore paths and scores, whether the files exist or not."""
-        self.best_k_models = dict(state_dict["best_k_models"])
-        self.best_model_path = state_dict["best_model_path"]
-        self.last_model_path = state_dict["last_model_path"]
-        self.current_score = state_dict["current_score"]
+        for name in _STATE:
+            setattr(self, name, state_dict[name])
+        self.best_k_models = dict(self.best_k_models)
         self._update_scores()
 
     def missing_files(self, expected: list[str]) -> list[str]:
@@ -147,8 +106,7 @@ class KeptCheckpoints:
         missing = [path for path in known if path and path not in expected and not exists(path)]
         if missing:
             warn_user(
-                f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}. Put them back before the run "
-                "resumes to have them ranked."
+                f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}. Put them back, and resume."
             )
         return missing
 
@@ -157,17 +115,20 @@ class KeptCheckpoints:
         for path in paths:
             self.best_k_models.pop(path, None)
         if self.best_model_path in paths:
-            self.best_model_path = self.top_k.best_path
+            self.best_model_path = next(iter(self.ranking()), "")
         if self.last_model_path in paths:
             self.last_model_path = ""
         self._update_scores()
 
+    def _without_nan(self, score: Tensor) -> Tensor:
+        return torch.full_like(score, worst_score(self.mode)) if math.isnan(float(score)) else score
+
     def _update_scores(self) -> None:
         """Derive the scores of the best and the worst."""
-        top_k = self.top_k
-        self.best_model_score = top_k.scores.get(self.best_model_path)
-        self.kth_best_model_path = top_k.worst_path if len(top_k.scores) >= top_k.k else ""
-        self.kth_value = top_k.scores.get(self.kth_best_model_path, torch.tensor(worst_score(top_k.mode)))
+        scores = self.best_k_models
+        self.best_model_score = scores.get(self.best_model_path)
+        self.kth_best_model_path = self.ranking()[-1] if scores and len(scores) >= self.save_top_k else ""
+        self.kth_value = scores.get(self.kth_best_model_path, torch.tensor(worst_score(self.mode)))
 
 
 @attrs.define(eq=False)
@@ -194,6 +155,7 @@ class PendingSave:
     is_abandoned: bool = attrs.field(default=False, init=False)
 
 
+@attrs.define(eq=False)
 class PendingSaves:
     """The saves of one callback that are not yet durable.
 
@@ -206,22 +168,14 @@ class PendingSaves:
         remove_checkpoint: Removes a checkpoint; called with its path.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        durable_state: dict[str, Any],
-        *,
-        point_last: Callable[[str, str], None],
-        remove_checkpoint: Callable[[str], None],
-    ) -> None:
-        self.folder = folder
-        self.durable_state = durable_state
-        self.point_last = point_last
-        self.remove_checkpoint = remove_checkpoint
-        self._saves: list[PendingSave] = []
-        self._num_saves = 0
-        self._durable_idx = -1
-        self._last_idx = -1
+    folder: str
+    durable_state: dict[str, Any]
+    point_last: Callable[[str, str], None] = attrs.field(kw_only=True)
+    remove_checkpoint: Callable[[str], None] = attrs.field(kw_only=True)
+    _saves: list[PendingSave] = attrs.field(factory=list, init=False)
+    _num_saves: int = attrs.field(default=0, init=False)
+    _durable_idx: int = attrs.field(default=-1, init=False)
+    _last_idx: int = attrs.field(default=-1, init=False)
 
     def __bool__(self) -> bool:
         return bool(self._saves)

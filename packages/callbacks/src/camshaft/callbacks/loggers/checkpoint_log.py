@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,72 +46,24 @@ class LoggedCheckpoint:
     metadata: dict[str, Any]
 
 
-class CheckpointLog:
-    """Chooses the checkpoints of `ModelCheckpoint`s to log, each once.
+class CheckpointLogger(Logger):
+    """Base class of loggers that log checkpoints of `ModelCheckpoint`s, each once.
 
     A file that was written anew is another checkpoint; two names of the same data, such as "last", are one.
 
     Args:
         log_model: Checkpoints to log.
-        where: The logger.
 
     Raises:
         InvalidArgumentError: If `log_model` is no such choice.
     """
 
-    def __init__(self, log_model: LogModel, where: object) -> None:
-        check_one_of(where, (True, False, "all"), log_model=log_model)
-        self.log_model = log_model
-        self._callbacks: list[ModelCheckpoint] = []
-        self._logged: set[tuple[int, ...]] = set()
-
-    def after_save(self, callback: ModelCheckpoint) -> list[LoggedCheckpoint]:
-        """Return the checkpoints to log now that a callback's `saved_path` has become durable."""
-        if not self.log_model:
-            return []
-        check_local("dirpath", callback.saved_path, type(callback).__name__)
-        if not any(callback is known for known in self._callbacks):
-            self._callbacks.append(callback)
-        if self.log_model == "all" or callback.save_top_k == -1:
-            return self._unlogged(callback, [callback.saved_path])
-        return []
-
-    def at_end(self) -> list[LoggedCheckpoint]:
-        """Return the kept checkpoints that are not logged yet, oldest first of each callback."""
-        found = []
-        for callback in self._callbacks:
-            kept = [*callback.best_k_models, callback.best_model_path, callback.last_model_path]
-            found += self._unlogged(callback, kept)
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the callbacks, which belong to this process's trainer."""
-        return {**vars(self), "_callbacks": []}
-
-    def _unlogged(self, callback: ModelCheckpoint, paths: list[str]) -> list[LoggedCheckpoint]:
-        found: list[tuple[int, LoggedCheckpoint]] = []
-        for path in paths:
-            try:
-                status = os.stat(path)
-            except FileNotFoundError:  # "" for none, or removed meanwhile
-                continue
-            identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
-            if identity not in self._logged:
-                self._logged.add(identity)
-                found.append((status.st_mtime_ns, _describe(callback, Path(path))))
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
-
-
-class CheckpointLogger(Logger):
-    """Base class of loggers that log checkpoints of `ModelCheckpoint`.
-
-    Args:
-        log_model: Checkpoints to log.
-    """
-
     def __init__(self, log_model: LogModel) -> None:
         super().__init__()
-        self._checkpoints = CheckpointLog(log_model, self)
+        check_one_of(self, (True, False, "all"), log_model=log_model)
+        self._log_model = log_model
+        self._callbacks: list[ModelCheckpoint] = []
+        self._logged: set[tuple[int, ...]] = set()
 
     @abstractmethod
     def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
@@ -118,8 +71,34 @@ class CheckpointLogger(Logger):
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
         """Log the checkpoint that has become durable if it is to be logged now, else at the end."""
-        for checkpoint in self._checkpoints.after_save(checkpoint_callback):
-            self._log_checkpoint(checkpoint)
+        if not self._log_model:
+            return
+        check_local("dirpath", checkpoint_callback.saved_path, type(checkpoint_callback).__name__)
+        if not any(checkpoint_callback is known for known in self._callbacks):
+            self._callbacks.append(checkpoint_callback)
+        if self._log_model == "all" or checkpoint_callback.save_top_k == -1:
+            self._log_new(checkpoint_callback, [checkpoint_callback.saved_path])
+
+    def _log_kept(self) -> None:
+        """Log the kept checkpoints that are not logged yet, oldest first of each callback."""
+        for callback in self._callbacks:
+            self._log_new(callback, [*callback.best_k_models, callback.best_model_path, callback.last_model_path])
+
+    def _log_new(self, callback: ModelCheckpoint, paths: list[str]) -> None:
+        found: dict[str, tuple[int, ...]] = {}
+        for path in paths:
+            with suppress(FileNotFoundError):  # "" for none, or removed meanwhile
+                status = os.stat(path)
+                identity = (status.st_mtime_ns, status.st_dev, status.st_ino)
+                if identity not in self._logged:
+                    self._logged.add(identity)
+                    found[path] = identity
+        for path in sorted(found, key=lambda path: found[path][0]):
+            self._log_checkpoint(_describe(callback, Path(path)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the callbacks, which belong to this process's trainer."""
+        return {**vars(self), "_callbacks": []}
 
 
 def _describe(callback: ModelCheckpoint, path: Path) -> LoggedCheckpoint:
@@ -138,7 +117,4 @@ def _describe(callback: ModelCheckpoint, path: Path) -> LoggedCheckpoint:
 
 
 def _is_same_file(place: str, path: Path) -> bool:
-    try:
-        return os.path.samefile(place, path)
-    except FileNotFoundError:
-        return False
+    return os.path.exists(place) and os.path.samefile(place, path)

@@ -126,8 +126,7 @@ class CometLogger(CheckpointLogger):
 
     def finalize(self, status: str) -> None:
         """Log kept checkpoints, and send everything; the experiment stays open."""
-        for checkpoint in self._checkpoints.at_end():
-            self._log_checkpoint(checkpoint)
+        self._log_kept()
         if self._experiment is not None:
             self._experiment.flush()
 
@@ -136,4 +135,4 @@ class CometLogger(CheckpointLogger):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the experiment: a copy continues it by its key."""
-        return {**vars(self), "_experiment": None}
+        return {**super().__getstate__(), "_experiment": None}

@@ -81,14 +81,17 @@ class CSVLogger(RunFolderLogger):
         if not metrics:
             return
         row = numbers_by_name(metrics, self._names_start, self)
-        self._check_names(row)
+        for name in row:
+            if "\n" in name or "\r" in name:
+                # Each row is a line, so that one that a crash cut short can be recognised.
+                rule, action = "numbers under names without line breaks", "Log scalars under names without line breaks."
+                raise InvalidArgumentError("metrics", rule, name, self, action)
         logged_step = row.pop("step", None)
         held = self.experiment.metrics
         held.append({"step": logged_step if step is None else step, **row})
         num_held_steps = 0
         if step is not None:
-            if self._step_on_disk is None:
-                self._step_on_disk = step - 1
+            self._step_on_disk = step - 1 if self._step_on_disk is None else self._step_on_disk
             num_held_steps = step - self._step_on_disk
             self._newest_step = step
         if max(num_held_steps, len(held)) >= self.flush_logs_every_n_steps:
@@ -108,13 +111,6 @@ class CSVLogger(RunFolderLogger):
         """Write the buffered rows, whatever `status` is. Logging may continue afterwards."""
         self.save()
         super().finalize(status)
-
-    def _check_names(self, names: Mapping[str, object]) -> None:
-        for name in names:
-            if "\n" in name or "\r" in name:
-                # Each row is a line, so that one that a crash cut short can be recognised.
-                rule, action = "numbers under names without line breaks", "Log scalars under names without line breaks."
-                raise InvalidArgumentError("metrics", rule, name, self, action)
 
 
 class MetricsFile:

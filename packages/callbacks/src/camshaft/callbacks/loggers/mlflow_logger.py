@@ -101,7 +101,7 @@ class MLFlowLogger(CheckpointLogger):
         self._buffer: list[Metric] = []
         self._buffered_since = 0.0
         self._unanswered: deque[Any] = deque()
-        self._allowed_names: dict[str, str] = {}
+        self._renamed: set[str] = set()
         self._metric_names: dict[str, str] = {}
         self._newest_step = 0
 
@@ -129,22 +129,19 @@ class MLFlowLogger(CheckpointLogger):
     @property
     def experiment(self) -> MlflowClient:
         """The client; reading it creates the run."""
-        if self._client is None:
-            _ = self._connected
+        _ = self._connected
         assert self._client is not None
         return self._client
 
     @property
     def run_id(self) -> str:
         """The run's id; reading it creates the run."""
-        run_id: str = self._connected.info.run_id
-        return run_id
+        return str(self._connected.info.run_id)
 
     @property
     def experiment_id(self) -> str:
         """The experiment's id; reading it creates the run."""
-        experiment_id: str = self._connected.info.experiment_id
-        return experiment_id
+        return str(self._connected.info.experiment_id)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log metrics. Tensors are read now, which waits for their device.
@@ -165,12 +162,9 @@ class MLFlowLogger(CheckpointLogger):
         if step is not None:
             self._newest_step = step
         now = time.time()
-        if not self._buffer:
-            self._buffered_since = now
-        self._buffer += [
-            Metric(self._metric_name(name), float(number), int(now * 1000), self._newest_step)
-            for name, number in numbers.items()
-        ]
+        self._buffered_since = self._buffered_since if self._buffer else now
+        for name, number in numbers.items():
+            self._buffer.append(Metric(self._metric_name(name), float(number), int(now * 1000), self._newest_step))
         if len(self._buffer) >= _MAX_BUFFERED or now - self._buffered_since >= _MAX_BUFFER_SECONDS:
             self._send_buffer()
 
@@ -189,8 +183,7 @@ class MLFlowLogger(CheckpointLogger):
             key, text = self._allowed_name(name), str(value)
             if len(text) > MAX_PARAM_VAL_LENGTH:
                 warn_user(
-                    f"Parameter {name!r} has {len(text)} characters; MLflow keeps {MAX_PARAM_VAL_LENGTH}. Log a "
-                    "shorter one to keep it whole."
+                    f"Parameter {name!r} is cut from {len(text)} to {MAX_PARAM_VAL_LENGTH} characters. Shorten it."
                 )
                 text = text[:MAX_PARAM_VAL_LENGTH]
             if self._params.get(key, text) != text:
@@ -221,13 +214,9 @@ class MLFlowLogger(CheckpointLogger):
         Args:
             status: "success" or "failed".
         """
-        checkpoints = self._checkpoints.at_end()
-        if self._client is None and not self._buffer and not checkpoints:
-            return
         try:
             self.save()
-            for checkpoint in checkpoints:
-                self._log_checkpoint(checkpoint)
+            self._log_kept()
         finally:
             if self._client is not None and self._is_running:
                 self._client.set_terminated(self.run_id, "FINISHED" if status == "success" else "FAILED")
@@ -315,26 +304,22 @@ class MLFlowLogger(CheckpointLogger):
 
     def _allowed_name(self, name: str) -> str:
         """Return a name as a path of letters, digits and _ - . only; warn once if it has to be changed."""
-        if name not in self._allowed_names:
-            allowed = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
-            if allowed != name:
-                warn_user(
-                    f"{name!r} is called {allowed!r} in MLflow, which accepts paths of letters, digits and _ - . only. "
-                    "Log it under such a name."
-                )
-            self._allowed_names[name] = allowed
-        return self._allowed_names[name]
+        allowed = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
+        if allowed != name and name not in self._renamed:
+            self._renamed.add(name)
+            warn_user(f"{name!r} is called {allowed!r} in MLflow. Use paths of letters, digits and _ - . only.")
+        return allowed
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the client and unsent metrics: a copy continues the same run, if it exists already."""
-        return {
-            **vars(self),
+        of_process: dict[str, Any] = {
             "_client": None,
             "_run": None,
             "_buffer": [],
             "_unanswered": deque(),
             "_is_running": False,
         }
+        return {**super().__getstate__(), **of_process}
 
 
 def _experiment_id(client: MlflowClient, name: str, artifact_location: str | None) -> str:
@@ -343,8 +328,7 @@ def _experiment_id(client: MlflowClient, name: str, artifact_location: str | Non
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            experiment_id: str = client.create_experiment(name, artifact_location)
-            return experiment_id
+            return str(client.create_experiment(name, artifact_location))
         except MlflowException:
             experiment = client.get_experiment_by_name(name)  # another process may have created it
             if experiment is None:
@@ -354,8 +338,7 @@ def _experiment_id(client: MlflowClient, name: str, artifact_location: str | Non
             f"The MLflow experiment {name!r} exists already and keeps artifacts in {experiment.artifact_location!r}, "
             f"not in artifact_location={artifact_location!r}. Pass another `experiment_name` to keep them there."
         )
-    existing_id: str = experiment.experiment_id
-    return existing_id
+    return str(experiment.experiment_id)
 
 
 _DATABASES = ("sqlite", "mysql", "postgresql", "mssql")

@@ -128,9 +128,8 @@ class RunFolderLogger(Logger):
     def _version_of_rank_zero(self) -> int:
         """Return the version that rank 0 of this run claims: the newest, if its folder is still empty."""
         version = self._next_version()
-        if version > 0 and set(entries_of(join(self.root_dir, f"version_{version - 1}"))) <= {_CLAIM_FILE}:
-            return version - 1
-        return version
+        newest = join(self.root_dir, f"version_{version - 1}")
+        return version - (version > 0 and set(entries_of(newest)) <= {_CLAIM_FILE})
 
     def _next_version(self) -> int:
         matches = (re.fullmatch(r"version_(\d+)", name) for name in entries_of(self.root_dir))

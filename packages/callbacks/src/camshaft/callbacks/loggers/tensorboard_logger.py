@@ -112,15 +112,12 @@ class TensorBoardLogger(RunFolderLogger):
         """
         if not metrics:
             return
-        where, start = type(self).__name__, self._names_start
-        values: Mapping[str, Any] = metrics
-        charts = {
-            start + name: numbers_by_name(value, "", where)
-            for name, value in values.items()
-            if isinstance(value, Mapping)
-        }
-        alone = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
-        numbers = numbers_by_name(alone, start, where)
+        numbers: dict[str, Any] = {}
+        for name, value in metrics.items():
+            if isinstance(value, Mapping):
+                numbers[self._names_start + name] = numbers_by_name(value, "", self)
+            else:
+                numbers |= numbers_by_name({name: value}, self._names_start, self)
         if self._graph_module is not None:
             self._write_graph()
         self._has_metrics = True
@@ -129,9 +126,8 @@ class TensorBoardLogger(RunFolderLogger):
             self._newest_step = step
         writer, now = self.experiment, time.time()
         for name, number in numbers.items():
-            writer.add_scalar(name, number, self._newest_step, now)
-        for name, curves in charts.items():
-            writer.add_scalars(name, curves, self._newest_step, now)
+            write = writer.add_scalars if isinstance(number, Mapping) else writer.add_scalar
+            write(name, number, self._newest_step, now)
 
     def log_hyperparams(
         self,
@@ -150,8 +146,7 @@ class TensorBoardLogger(RunFolderLogger):
             step: Number of optimizer updates for them.
         """
         super().log_hyperparams(params)
-        shown = self._shown_hparams
-        if shown is not None and flat(self.hparams) != shown:
+        if self._shown_hparams not in (None, flat(self.hparams)):
             warn_user(
                 "TensorBoard's HPARAMS tab keeps the first hyperparameters that a run wrote: later changes are only in "
                 f"{self.HPARAMS_FILE}. Log all of them before the first metrics."
@@ -202,8 +197,8 @@ class TensorBoardLogger(RunFolderLogger):
 
     def _write_graph(self) -> None:
         """Write the graph of the module, if that is still to be done."""
-        graph_module, self._graph_module = self._graph_module, None
-        module = None if graph_module is None else graph_module()
+        module = None if self._graph_module is None else self._graph_module()
+        self._graph_module = None
         if module is None:
             return
         reason = reason_not_to_run(module)
@@ -243,19 +238,15 @@ class TensorBoardLogger(RunFolderLogger):
 @contextmanager
 def _readable(model: nn.Module) -> Iterator[None]:
     """Give parts that raise for want of a trainer a placeholder: torch reads all attributes of what it traces."""
-    parts: list[Any] = [part for part in model.modules() if _lacks_trainer(part)]
+    parts: list[Any] = []
+    for part in model.modules():
+        try:
+            getattr(part, "trainer", None)
+        except RuntimeError:
+            parts.append(part)
+            parts[-1].trainer = object()
     try:
-        for part in parts:
-            part.trainer = object()
         yield
     finally:
         for part in parts:
             part.trainer = None
-
-
-def _lacks_trainer(part: nn.Module) -> bool:
-    try:
-        getattr(part, "trainer", None)
-    except RuntimeError:
-        return True
-    return False

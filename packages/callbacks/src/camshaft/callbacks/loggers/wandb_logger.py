@@ -148,8 +148,8 @@ class WandbLogger(CheckpointLogger):
         run = self._open_run
         if run is None:
             run = self._own = self._start()
-        elif self._given is None and self._own is None:
-            self._given = run  # the script's run: kept even when the script starts another one
+        elif self._own is None:
+            self._given = run  # also the script's run: kept even when the script starts another one
         return run
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -162,9 +162,8 @@ class WandbLogger(CheckpointLogger):
         Raises:
             InvalidArgumentError: If a value is not a number.
         """
-        numbers = numbers_by_name(metrics, self._names_start, self)
-        if numbers:
-            self._log(numbers, step)
+        if metrics:
+            self._log(numbers_by_name(metrics, self._names_start, self), step)
 
     def log_hyperparams(self, params: Hyperparameters) -> None:
         """Add hyperparameters to the run's config; an existing name gets the new value.
@@ -194,7 +193,8 @@ class WandbLogger(CheckpointLogger):
         """
         import wandb
 
-        self._log({self._prefixed(key): wandb.Table(columns=columns, data=data, dataframe=dataframe)}, step)
+        table = wandb.Table(columns=columns, data=data, dataframe=dataframe)
+        self._log({self._names_start + key: table}, step)
 
     log_text = log_table
     """Log text, as a table."""
@@ -232,10 +232,11 @@ class WandbLogger(CheckpointLogger):
             if len(values) != len(items):
                 rule, action = f"a list of {len(items)}, one for each {field[:-1]}", "Pass as many values."
                 raise InvalidArgumentError(name, rule, values, self, action)
-        arguments = [{name: values[idx] for name, values in further.items()} for idx in range(len(items))]
         make = getattr(wandb, kind)
-        media = [make(item, **each) for item, each in zip(items, arguments, strict=True)]
-        self._log({self._prefixed(key): media}, step)
+        media = [
+            make(item, **{name: values[idx] for name, values in further.items()}) for idx, item in enumerate(items)
+        ]
+        self._log({self._names_start + key: media}, step)
 
     @staticmethod
     def download_artifact(
@@ -296,8 +297,7 @@ class WandbLogger(CheckpointLogger):
             status: "success" or "failed".
         """
         try:
-            for checkpoint in self._checkpoints.at_end():
-                self._log_checkpoint(checkpoint)
+            self._log_kept()
         finally:
             if status != "success" and self._own is not None:
                 self._own.finish(exit_code=1)
@@ -307,14 +307,13 @@ class WandbLogger(CheckpointLogger):
     def _open_run(self) -> Run | None:
         """The logger's run if there is one, else that of the script if its id fits."""
         run = self._own if self._given is None else self._given
-        if run is not None:
-            return run
-        import wandb
+        if run is None:
+            import wandb
 
-        active = wandb.run
-        if active is None or active in _runs_of_loggers or self._id not in (None, active.id):
-            return None
-        return active
+            active = wandb.run
+            if active is not None and active not in _runs_of_loggers and self._id in (None, active.id):
+                return active
+        return run
 
     def _start(self) -> Run:
         import wandb
@@ -332,9 +331,6 @@ class WandbLogger(CheckpointLogger):
     def _log(self, values: dict[str, Any], step: int | None) -> None:
         self.experiment.log(values if step is None else {**values, self.STEP_NAME: step})
 
-    def _prefixed(self, key: str) -> str:
-        return self._names_start + key
-
     def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
         import wandb
 
@@ -346,4 +342,4 @@ class WandbLogger(CheckpointLogger):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the logger's own run: a copy starts one with the same id."""
-        return {**vars(self), "_own": None}
+        return {**super().__getstate__(), "_own": None}

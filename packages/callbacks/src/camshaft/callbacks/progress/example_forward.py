@@ -84,10 +84,19 @@ def run_example(module: nn.Module, example: Any) -> ExampleForward:
 
 def example_call(module: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return copies of an example's positional and keyword arguments on the module's device; see `run_example`."""
-    example = _copy_to(example, *_device_and_dtype(module))
+    tensors = [*module.parameters(), *module.buffers()]
+    device = tensors[0].device if tensors else None
+    dtypes = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+
+    def move(tensor: Tensor) -> Tensor:
+        # A copy: the forward may change its input in place.
+        return tensor.detach().to(device, dtype if tensor.is_floating_point() else None, copy=True)
+
+    example = map_nested(example, lambda node: isinstance(node, Tensor), move)
     if isinstance(example, Mapping):
         return (), dict(example)
-    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
+    return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
 
 
 def reason_not_to_run(module: nn.Module) -> str | None:
@@ -95,17 +104,11 @@ def reason_not_to_run(module: nn.Module) -> str | None:
     tensors = [*module.parameters(), *module.buffers()]
     if any(is_lazy(tensor) for tensor in tensors):
         return "it would give lazy parameters their shape"
-    if _is_sharded(module, tensors):
+    # There is no FSDP1 before its module is imported, which is slow.
+    fsdp1 = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+    if any(hasattr(one, "to_local") for one in tensors) or any(isinstance(part, fsdp1) for part in module.modules()):
         return "parameters are sharded, so that all processes would have to compute together"
     return "parameters are on the meta device" if any(tensor.is_meta for tensor in tensors) else None
-
-
-def _is_sharded(module: nn.Module, tensors: list[Tensor]) -> bool:
-    if any(hasattr(tensor, "to_local") for tensor in tensors):
-        return True
-    # There is none before the module is imported, which is slow.
-    fsdp1 = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
-    return fsdp1 is not None and any(isinstance(part, fsdp1) for part in module.modules())
 
 
 def describe_shape(value: Any) -> str:
@@ -132,20 +135,6 @@ def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[i
     return 2 * batch * num_heads * num_queries * key[-2] * (num_channels + value[-1])
 
 
-def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    tensors = [*module.parameters(), *module.buffers()]
-    dtypes = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
-    return (tensors[0].device if tensors else None), (dtypes.pop() if len(dtypes) == 1 else None)
-
-
-def _copy_to(value: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
-    def move(tensor: Tensor) -> Tensor:
-        # A copy: the forward may change its input in place.
-        return tensor.detach().to(device, dtype if tensor.is_floating_point() else None, copy=True)
-
-    return map_nested(value, lambda node: isinstance(node, Tensor), move)
-
-
 @contextlib.contextmanager
 def _recorded(module: nn.Module, counter: FlopCounterMode, seen: ExampleForward) -> Iterator[None]:
     """Register hooks on every submodule that record shapes and FLOPs."""
@@ -164,16 +153,12 @@ def _recorded(module: nn.Module, counter: FlopCounterMode, seen: ExampleForward)
         if found.out_shape == "?":
             found.out_shape = describe_shape(output)
 
-    handles = []
-    for part in module.modules():
-        if not isinstance(part, torch.jit.ScriptModule):  # it supports no hooks with keywords
-            handles.append(part.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
-            handles.append(part.register_forward_hook(leave, with_kwargs=True))
-    try:
+    with contextlib.ExitStack() as handles:
+        for part in module.modules():
+            if not isinstance(part, torch.jit.ScriptModule):  # it supports no hooks with keywords
+                handles.enter_context(part.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
+                handles.enter_context(part.register_forward_hook(leave, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -199,22 +184,22 @@ def countable(module: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode, and restore the module afterwards; see `run_example`."""
-    restores = list(save_module(module, with_parameters=False))
-    python_state, numpy_random = random.getstate(), getattr(sys.modules.get("numpy"), "random", None)
-    numpy_state = None if numpy_random is None else numpy_random.get_state()
-    devices = [device for device in {tensor.device for tensor in module.parameters()} if device.type not in _NO_RANDOM]
-    try:
-        with torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"):
+    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
+    found = {tensor.device for tensor in module.parameters()}
+    devices = [
+        device for device in found if device.type not in ("cpu", "meta")
+    ]  # which have random states of their own
+    with contextlib.ExitStack() as stack:
+        if numpy_random is not None:
+            stack.callback(numpy_random.set_state, numpy_random.get_state())
+        stack.callback(random.setstate, random.getstate())
+        stack.enter_context(torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"))
+        restores = list(save_module(module, with_parameters=False))
+        try:
             for part in module.modules():
                 part.training = False  # not by `eval()`, which a submodule may override
             yield
-    finally:
-        with torch.no_grad():
-            for restore in restores:
-                restore()
-        random.setstate(python_state)
-        if numpy_random is not None:
-            numpy_random.set_state(numpy_state)
-
-
-_NO_RANDOM = ("cpu", "meta")  # devices without a random state beside the CPU's
+        finally:
+            with torch.no_grad():
+                for restore in restores:
+                    restore()

@@ -96,10 +96,9 @@ class Meter:
 
 def format_rate(batches_per_second: float) -> str:
     """Return a text such as "12.3 batches/s", or "4.2 s/batch" if a batch takes longer than a second."""
-    if batches_per_second < 1:
-        return f"{1 / batches_per_second:.1f} s/batch" if batches_per_second > 0 else "0 batches/s"
-    digits = 0 if batches_per_second >= 100 else 1
-    return f"{batches_per_second:.{digits}f} batches/s"
+    if 0 < batches_per_second < 1:
+        return f"{1 / batches_per_second:.1f} s/batch"
+    return f"{batches_per_second:.{0 if batches_per_second >= 100 or not batches_per_second else 1}f} batches/s"
 
 
 def format_seconds(seconds: float) -> str:
@@ -160,17 +159,12 @@ class ProgressDisplay(Protocol):
 
 def current_output() -> Output:
     """Return the kind of standard output: a terminal that can redraw, a notebook, or neither, such as a pipe."""
-    if is_notebook():
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None and "IPKernelApp" in shell.config:  # a kernel with rich output: Jupyter, Colab, VS Code
         return "notebook"
     is_smart = os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
     return "terminal" if sys.stdout.isatty() and is_smart else "plain"
-
-
-def is_notebook() -> bool:
-    """Return whether this runs in a kernel with rich output: Jupyter, Colab, VS Code."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and "IPKernelApp" in shell.config
 
 
 def wrap_metrics(metrics: MetricTexts, width: int) -> list[list[tuple[str, str]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,6 @@ from camshaft.hooks_core.support.messages import must_be, warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
-
-
-__all__ = ["ModelSummary", "ModuleRow", "RichModelSummary", "Summary", "summarize"]
 
 
 _SMALL_BYTES = 100_000
@@ -141,16 +138,14 @@ def _check_depth(max_depth: int, where: str) -> None:
     check_number(where, "Pass -1 to list all submodules.", least=-1, is_int=True, max_depth=max_depth)
 
 
-def _rows(module: nn.Module, max_depth: int, forward: ExampleForward | None) -> list[ModuleRow]:
-    rows = []
+def _rows(module: nn.Module, max_depth: int, forward: ExampleForward | None) -> Iterator[ModuleRow]:
+    seen = {} if forward is None else forward.parts
     for name, part in module.named_modules():
         if name and (max_depth == -1 or name.count(".") < max_depth):
-            seen = None if forward is None else forward.parts.get(part)
-            rows.append(_row(name, type(part).__name__, part, list(part.parameters()), seen))
+            yield _row(name, type(part).__name__, part, list(part.parameters()), seen.get(part))
     own = dict(module.named_parameters(recurse=False))
     if own and max_depth != 0:
-        rows.append(_row(", ".join(own), "(parameters)", module, list(own.values()), None))
-    return rows
+        yield _row(", ".join(own), "(parameters)", module, list(own.values()), None)
 
 
 def _row(
@@ -166,9 +161,7 @@ def _row(
         mode="train" if part.training else "eval",
         has_lazy=len(counted) < len(parameters),
         local_parameters=sum(local(parameter).numel() for parameter in counted),
-        flops=None if seen is None else seen.flops,
-        in_shape="" if seen is None else seen.in_shape,
-        out_shape="" if seen is None else seen.out_shape,
+        **({} if seen is None else vars(seen)),
     )
 
 

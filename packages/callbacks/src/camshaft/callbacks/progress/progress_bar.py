@@ -201,13 +201,7 @@ class ProgressBar(Callback):
         self._begin_evaluation(trainer, module, "sanity" if trainer.sanity_checking else "validation")
 
     def on_validation_batch_end(
-        self,
-        trainer: TrainerProtocol,
-        module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Count; draw if due."""
         self._running.num_run += 1
@@ -279,9 +273,8 @@ class ProgressBar(Callback):
             self._next_look_seconds = math.inf
             return
         if self._refresh_rate is not None:
-            running = self._running
-            position = running.num_before + running.num_run
-            if position % self._refresh_rate == 0 or position == running.total:
+            position = self._running.num_before + self._running.num_run
+            if position % self._refresh_rate == 0 or position == self._running.total:
                 self._draw(trainer, module)
             return
         if monotonic() >= self._next_draw_seconds:
@@ -309,8 +302,7 @@ class ProgressBar(Callback):
         return self._is_rank_zero and self.is_enabled and has_display
 
     def _opened_display(self) -> ProgressDisplay:
-        if self._display is None:
-            self._display = self.open_display(self._output)
+        self._display = self._display or self.open_display(self._output)
         return self._display
 
     def _close(self, erase: bool = False) -> None:
@@ -319,9 +311,7 @@ class ProgressBar(Callback):
             display.close(erase)
 
     def _print_line(self, trainer: TrainerProtocol, module: Any, meter: Meter) -> None:
-        label = meter.label
-        if self._train is not None and meter is not self._train:
-            label = f"{self._train.label}, {label.lower()}"
-        metrics = self._shown_metrics(trainer, module)
-        texts = [meter.summarize(), *(f"{name} {value}" for name, value in metrics)]
+        is_inside = self._train is not None and meter is not self._train
+        label = f"{self._train.label}, {meter.label.lower()}" if self._train and is_inside else meter.label
+        texts = [meter.summarize(), *(f"{name} {value}" for name, value in self._shown_metrics(trainer, module))]
         print(f"{label}: {', '.join(texts)}", flush=True)
