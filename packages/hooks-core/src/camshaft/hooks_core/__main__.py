@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of, hooks_of_eras
 from camshaft.hooks_core.eras.inspection import as_data, inspect_class, inspection_text, load_class
 from camshaft.hooks_core.eras.orders import life_cycle
-from camshaft.hooks_core.grammar import Variation, mermaid, tree, without
+from camshaft.hooks_core.grammar import mermaid, tree
+from camshaft.hooks_core.grammar.conditions import Variation
+from camshaft.hooks_core.grammar.nodes import without
 from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, Receiver
 
 _EXIT_FAULTS = 1
