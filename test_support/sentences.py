@@ -7,7 +7,8 @@ from random import Random
 
 from camshaft.hooks_core import HookSpec, Receiver
 from camshaft.hooks_core.eras.hooks import hooks_of_eras
-from camshaft.hooks_core.grammar import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
+from camshaft.hooks_core.grammar.conditions import Condition
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 from camshaft.hooks_core.trace import Event, Participant
 
 HOOKS = hooks_of_eras()

@@ -12,22 +12,10 @@ from camshaft.hooks_core.dispatch.binding import arguments_of
 from camshaft.hooks_core.dispatch.calls import rank
 from camshaft.hooks_core.eras.hooks import ERAS, MODULE_ONLY_ERAS, EraSpec, hooks_of_eras
 from camshaft.hooks_core.eras.orders import life_cycle, life_cycle_of_version, verbs_of, with_old_hooks
-from camshaft.hooks_core.grammar import (
-    Call,
-    Condition,
-    Either,
-    If,
-    Maybe,
-    Node,
-    Repeat,
-    Seq,
-    Set,
-    Variation,
-    Within,
-    after_an_exception,
-)
-from camshaft.hooks_core.grammar.conditions import VARIATION_OF
+from camshaft.hooks_core.grammar import after_an_exception
+from camshaft.hooks_core.grammar.conditions import VARIATION_OF, Condition, Variation
 from camshaft.hooks_core.grammar.drawing import receivers_in_words
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 from camshaft.hooks_core.grammar.present import Optimization
 from camshaft.hooks_core.spec import STAGES, VERBS, ZERO_GRADS, Receiver
 

@@ -8,7 +8,8 @@ import attrs
 
 from camshaft.hooks_core.eras.hooks import EraSpec
 from camshaft.hooks_core.eras.orders import life_cycle, verbs_of
-from camshaft.hooks_core.grammar import (
+from camshaft.hooks_core.grammar.conditions import Variation
+from camshaft.hooks_core.grammar.nodes import (
     Call,
     Either,
     If,
@@ -16,7 +17,6 @@ from camshaft.hooks_core.grammar import (
     Node,
     Repeat,
     Seq,
-    Variation,
     Within,
     hooks_in,
     parts,

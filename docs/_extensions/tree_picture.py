@@ -9,7 +9,9 @@ import re
 from html import escape
 from pathlib import Path
 
-from camshaft.hooks_core.grammar import Variation, life_cycle, tree, without
+from camshaft.hooks_core.grammar import life_cycle, tree
+from camshaft.hooks_core.grammar.conditions import Variation
+from camshaft.hooks_core.grammar.nodes import without
 
 PICTURE = Path(__file__).parents[1] / "_static" / "fit.svg"
 ROW = re.compile(r"(?P<lead>[│├└─ ]*)(?P<text>\S.*?)(?:  +(?P<receivers>\[.+\])(?:  +(?P<note>.+))?)?")

@@ -21,7 +21,9 @@ from camshaft.hooks_core import CATALOGUE, Callback
 from camshaft.hooks_core.check import ConformanceError, check
 from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of, hooks_of_eras
 from camshaft.hooks_core.eras.orders import life_cycle, life_cycle_of_version, verbs_of
-from camshaft.hooks_core.grammar import Variation, tree, without
+from camshaft.hooks_core.grammar import tree
+from camshaft.hooks_core.grammar.conditions import Variation
+from camshaft.hooks_core.grammar.nodes import without
 from camshaft.hooks_core.spec import VERBS, ZERO_GRADS
 from camshaft.hooks_core.trace import Trace
 from camshaft.trainer import Trainer, TrainingModule

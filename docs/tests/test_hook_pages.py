@@ -16,7 +16,9 @@ from camshaft.hooks_core import Receiver
 from camshaft.hooks_core.dispatch.binding import CANONICAL_NAMES
 from camshaft.hooks_core.eras.hooks import EraSpec, hooks_of_eras
 from camshaft.hooks_core.eras.inspection import inspect_class
-from camshaft.hooks_core.grammar import Variation, life_cycle, without
+from camshaft.hooks_core.grammar import life_cycle
+from camshaft.hooks_core.grammar.conditions import Variation
+from camshaft.hooks_core.grammar.nodes import without
 from camshaft.hooks_core.spec import VERBS
 from camshaft.hooks_core.trace import Participant
 

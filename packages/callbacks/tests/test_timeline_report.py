@@ -18,7 +18,8 @@ from camshaft.callbacks.profiling.timeline_report import (
     report_html,
 )
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.grammar import Maybe, Node, Repeat, life_cycle, parts
+from camshaft.hooks_core.grammar import life_cycle
+from camshaft.hooks_core.grammar.nodes import Maybe, Node, Repeat, parts
 from camshaft.hooks_core.spec import VERBS
 
 

@@ -16,7 +16,7 @@ from camshaft.hooks_core import CATALOGUE, Callback, HookSpec, Receiver
 from camshaft.hooks_core.check import ConformanceError, check
 from camshaft.hooks_core.eras.hooks import catalogue_of
 from camshaft.hooks_core.eras.orders import life_cycle_of_version
-from camshaft.hooks_core.grammar import hooks_in
+from camshaft.hooks_core.grammar.nodes import hooks_in
 from camshaft.hooks_core.trace import Event, Participant, Trace
 
 

@@ -8,20 +8,9 @@ import pytest
 from camshaft.hooks_core import CATALOGUE
 from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of
 from camshaft.hooks_core.eras.orders import life_cycle, verbs_of
-from camshaft.hooks_core.grammar import (
-    Call,
-    Condition,
-    Either,
-    If,
-    Maybe,
-    Repeat,
-    Seq,
-    Set,
-    Within,
-    mermaid,
-    tree,
-)
-from camshaft.hooks_core.grammar.nodes import hooks_in
+from camshaft.hooks_core.grammar import mermaid, tree
+from camshaft.hooks_core.grammar.conditions import Condition
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Repeat, Seq, Set, Within, hooks_in
 
 EVERY_LIFE_CYCLE = [(verb, era) for era in (None, *ERAS) for verb in verbs_of(era)]
 OTHER_PLACES = [("fit", None, "before_training_step"), ("fit", None, "after_optimizer_step")]

@@ -8,21 +8,9 @@ import pytest
 from camshaft.hooks_core import CATALOGUE
 from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of, hooks_of_eras
 from camshaft.hooks_core.eras.orders import life_cycle, life_cycle_of_version, verbs_of
-from camshaft.hooks_core.grammar import (
-    Call,
-    Condition,
-    Either,
-    If,
-    Maybe,
-    Node,
-    Repeat,
-    Seq,
-    Within,
-    after_an_exception,
-    hooks_in,
-    tree,
-)
-from camshaft.hooks_core.grammar.nodes import keep, parts
+from camshaft.hooks_core.grammar import after_an_exception, tree
+from camshaft.hooks_core.grammar.conditions import Condition
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Within, hooks_in, keep, parts
 from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, ZeroGrad
 
 PRESENT = (None, "2.0", "2.x")

@@ -6,11 +6,15 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import get_args
 
 from camshaft.hooks_core.eras.hooks import ERAS, catalogue_of, hooks_of_eras
 from camshaft.hooks_core.eras.inspection import as_data, inspect_class, inspection_text, load_class
 from camshaft.hooks_core.eras.orders import life_cycle
-from camshaft.hooks_core.grammar import Variation, mermaid, tree, without
+from camshaft.hooks_core.grammar import mermaid, tree
+from camshaft.hooks_core.grammar.conditions import Variation
+from camshaft.hooks_core.grammar.nodes import without
+from camshaft.hooks_core.grammar.present import Optimization
 from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, Receiver
 
 _EXIT_FAULTS = 1
@@ -51,33 +55,20 @@ def _parser() -> argparse.ArgumentParser:
     showing.add_argument("verb", choices=VERBS)
     showing.add_argument("--era", choices=ERAS, help="the order of this era's document; camshaft's own by default")
     showing.add_argument("--format", choices=("tree", "mermaid"), default="tree")
-    showing.add_argument(
-        "--optimization",
-        choices=("automatic", "manual", "none"),
-        default="automatic",
-        help="backward and update in fit: by the loop, by the module, or not at all",
-    )
-    showing.add_argument(
-        "--zero-grad",
-        choices=ZERO_GRADS,
-        help="where the loop zeroes gradients in fit; the era's own place by default",
-    )
-    showing.add_argument(
-        "--with",
-        dest="variations",
-        nargs="+",
-        choices=[variation for variation in Variation if variation != Variation.RARE],
-        default=[],
-        help="what the run has beside one optimizer, one update a batch and a loss in each",
-    )
+    how = "backward and update in fit: by the loop, by the module, or not at all"
+    showing.add_argument("--optimization", choices=get_args(Optimization), default="automatic", help=how)
+    place = "where the loop zeroes gradients in fit; the era's own place by default"
+    showing.add_argument("--zero-grad", choices=ZERO_GRADS, help=place)
+    beside = "what the run has beside one optimizer, one update a batch and a loss in each"
+    variations = [variation for variation in Variation if variation != Variation.RARE]
+    showing.add_argument("--with", dest="variations", nargs="+", choices=variations, default=[], help=beside)
     showing.add_argument("--all", action="store_true", help="every run, with its rare parts, one hook a line")
     showing.set_defaults(command=_show)
 
     checking = commands.add_parser("check", help="print how each method of a class is called, and its faults")
     checking.add_argument("target", metavar="MODULE:CLASS")
-    checking.add_argument(
-        "--as", dest="kind", choices=tuple(Receiver), help="what the class is, if not its base's kind"
-    )
+    kind = "what the class is, if not its base's kind"
+    checking.add_argument("--as", dest="kind", choices=tuple(Receiver), help=kind)
     checking.add_argument("--era", choices=ERAS, help="the era as a class of which it is checked; today by default")
     checking.add_argument("--json", action="store_true", help="print an object")
     checking.set_defaults(command=_check)
@@ -138,11 +129,9 @@ def _check(parsed: argparse.Namespace) -> int:
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for position, row in enumerate(rows):
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in (rows[0], ["-" * width for width in widths], *rows[1:]):
         print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-        if position == 0:
-            print("  ".join("-" * width for width in widths))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,13 @@ _CALLBACK, _DATA, _MODULE, _STRATEGY = Receiver.CALLBACK, Receiver.DATA, Receive
 
 _TO_END_HOOK = "anything; handed to the batch's end hook"
 _LOADERS = "a loader or a list of loaders"
+_CALLBACKS = "a callback or a list of callbacks; one of the same type as a callback of the trainer replaces it"
+_OPTIMIZERS = "an optimizer, a list of them, two lists (optimizers, schedulers), a dictionary, or None"
+_LOSS = "the loss, a dictionary with `loss`, or None to skip the update; anything under manual optimization"
+_SKIPS_EPOCH = "-1 skips the rest of the epoch; its end hooks and epoch schedulers still run"
+_STATE = "a dictionary of tensors and plain values"
+_WHEN_SAVED = "When a checkpoint is put together: the receiver's own state."
+_WHEN_LOADED = "When a verb begins with a checkpoint, after its weights are loaded: what `state_dict` returned."
 
 
 class ModuleSteps:
@@ -28,30 +35,15 @@ class ModuleSteps:
 
     __hook_base__: ClassVar[bool] = True
 
-    @hook(
-        _MODULE,
-        kind="provide",
-        stage="setup",
-        returns="a callback or a list of callbacks; one of the same type as a callback of the trainer replaces it",
-    )
+    @hook(_MODULE, kind="provide", stage="setup", returns=_CALLBACKS)
     def configure_callbacks(self) -> Any:
         """Before `setup`: the module adds callbacks of its own."""
 
-    @hook(
-        _MODULE,
-        kind="provide",
-        stage="setup",
-        returns="an optimizer, a list of them, two lists (optimizers, schedulers), a dictionary, or None",
-    )
+    @hook(_MODULE, kind="provide", stage="setup", returns=_OPTIMIZERS)
     def configure_optimizers(self) -> Any:
         """After the module is on its device: choose optimizers and learning-rate schedulers."""
 
-    @hook(
-        _MODULE,
-        kind="step",
-        stage="train",
-        returns="the loss, a dictionary with `loss`, or None to skip the update; anything under manual optimization",
-    )
+    @hook(_MODULE, kind="step", stage="train", returns=_LOSS)
     def training_step(self, batch: Any, batch_idx: int, *, optimizer_idx: int = 0, hiddens: Any = None) -> Any:
         """Compute the loss of a batch."""
 
@@ -97,13 +89,7 @@ class RunHooks:
     def on_train_start(self) -> None:
         """When training begins: after the sanity check."""
 
-    @hook(
-        _CALLBACK,
-        _MODULE,
-        _STRATEGY,
-        stage="train",
-        returns="-1 skips the rest of the epoch; its end hooks and epoch schedulers still run",
-    )
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train", returns=_SKIPS_EPOCH)
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         """Before anything happens for a training batch.
 
@@ -641,41 +627,25 @@ class Callback:
         if module is None:
             action = "Move the call to a hook, or write to a logger."
             raise RuntimeError(must_be("log", "called in a hook of a run that holds the callback", None, where, action))
-        found = getattr(module, method, None)
-        if found is None:
-            action = "Write to a logger."
-            raise RuntimeError(must_be("module", f"one with `{method}`", type(module).__qualname__, where, action))
-        return found
+        if not hasattr(module, method):
+            told = must_be("module", f"one with `{method}`", type(module).__qualname__, where, "Write to a logger.")
+            raise RuntimeError(told)
+        return getattr(module, method)
 
     def __getstate__(self) -> Any:
         """Exclude run state from pickles: the module of a run, and what `_of_run` names."""
         state = super().__getstate__()
-        if isinstance(state, dict):
-            of_run = self._of_run
-            return {
-                name: None if name in of_run else value for name, value in state.items() if name != "_logging_module"
-            }
-        return state
+        if not isinstance(state, dict):
+            return state
+        kept = {name: value for name, value in state.items() if name != "_logging_module"}
+        return kept | dict.fromkeys(name for name in self._of_run if name in kept)
 
-    @hook(
-        _CALLBACK,
-        _DATA,
-        when="When a checkpoint is put together: the receiver's own state.",
-        kind="state",
-        stage="checkpoint",
-        returns="a dictionary of tensors and plain values",
-    )
+    @hook(_CALLBACK, _DATA, when=_WHEN_SAVED, kind="state", stage="checkpoint", returns=_STATE)
     def state_dict(self) -> dict[str, Any]:
         """Return the callback's own state for a checkpoint: tensors and plain values. Empty by default."""
         return {}
 
-    @hook(
-        _CALLBACK,
-        _DATA,
-        when="When a verb begins with a checkpoint, after its weights are loaded: what `state_dict` returned.",
-        kind="state",
-        stage="checkpoint",
-    )
+    @hook(_CALLBACK, _DATA, when=_WHEN_LOADED, kind="state", stage="checkpoint")
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
 

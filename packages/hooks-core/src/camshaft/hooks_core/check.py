@@ -19,6 +19,7 @@ _FREE_KINDS = ("provide", "state")
 _NUM_SHOWN_BEFORE = 3
 
 
+@attrs.define(eq=False, slots=False)
 class ConformanceError(AssertionError):
     """Something departs from the hook protocol.
 
@@ -31,20 +32,14 @@ class ConformanceError(AssertionError):
         expected: What was allowed there, in words.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        index: int | None = None,
-        event: Event | None = None,
-        hook: str | None = None,
-        expected: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message)
-        self.index = index
-        self.event = event
-        self.hook = event.hook if event is not None else hook
-        self.expected = tuple(expected)
+    message: str
+    index: int | None = None
+    event: Event | None = None
+    hook: str | None = None
+    expected: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def check(
@@ -218,8 +213,8 @@ class _Walk:
             + ("\nBefore it:" + "".join(before) if before else ""),
             index=index,
             event=event,
-            hook=missing.hook if isinstance(missing, Step) else None,
-            expected=expected,
+            hook=event.hook if event else getattr(missing, "hook", None),
+            expected=tuple(expected),
         )
 
 

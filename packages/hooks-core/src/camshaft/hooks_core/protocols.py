@@ -215,19 +215,12 @@ class Strategy(Collectives, Protocol):
         """Release what was set up for one run. Not collective: after an error other ranks may never reach this call."""
 
 
-STRATEGY_ATTRIBUTES = (
+_MEMBERS = [
     *Strategy.__annotations__,
-    *(name for name, member in vars(Strategy).items() if isinstance(member, property)),
-)
-"""Names of the protocol's attributes and properties."""
-
-STRATEGY_METHODS = tuple(
-    name
-    for protocol in (Strategy, Collectives)
-    for name, member in vars(protocol).items()
-    if callable(member) and not name.startswith("_")
-)
-"""Names of the protocol's methods."""
+    *(name for protocol in (Strategy, Collectives) for name in vars(protocol) if not name.startswith("_")),
+]
+STRATEGY_METHODS = tuple(name for name in _MEMBERS if callable(getattr(Strategy, name, None)))
+"""Names of the methods of a strategy."""
 
 
 def check_strategy(strategy: Any, where: str) -> None:
@@ -240,14 +233,11 @@ def check_strategy(strategy: Any, where: str) -> None:
     if isinstance(strategy, type):
         action = f"Pass an instance: `{strategy.__name__}(...)`."
         raise TypeError(must_be("strategy", "a strategy object", strategy, where, action))
-    missing = [name for name in STRATEGY_ATTRIBUTES if not hasattr(strategy, name)]
-    missing += [name for name in STRATEGY_METHODS if not callable(getattr(strategy, name, None))]
+    missing = [name for name in _MEMBERS if not hasattr(strategy, name)]
+    missing += [one for one in STRATEGY_METHODS if one not in missing and not callable(getattr(strategy, one))]
     if missing:
         rule = f"a strategy (missing: {', '.join(missing)})"
-        action = (
-            "Define the members of `camshaft.hooks_core.protocols.Strategy`; mix in "
-            "`camshaft.hooks_core.StrategyDefaults` for all that is trivial with one process."
-        )
+        action = "Define the members of `camshaft.hooks_core.protocols.Strategy`, or mix in `StrategyDefaults`."
         raise TypeError(must_be("strategy", rule, strategy, where, action))
 
 

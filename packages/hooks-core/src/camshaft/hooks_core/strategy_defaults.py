@@ -205,7 +205,7 @@ class StrategyDefaults:
         failure: Exception | None = None
         if self.global_rank == 0:
             try:
-                _write(dict(checkpoint), path)
+                _write(dict(checkpoint), remote_files.local_path(path))
             except Exception as error:
                 failure = error
         told = self.broadcast(None if failure is None else repr(failure))
@@ -238,8 +238,7 @@ class StrategyDefaults:
 def _write(checkpoint: dict[str, Any], path: str) -> None:
     from torch import save
 
-    place = remote_files.local_path(path)
-    remote_files.make_folder(remote_files.parent_of(place) or ".")
-    is_url = remote_files.is_url(place)
-    with remote_files.new_file(place) if is_url else durable_files.new_file(Path(place)) as partial:
+    remote_files.make_folder(remote_files.parent_of(path) or ".")
+    is_url = remote_files.is_url(path)
+    with remote_files.new_file(path) if is_url else durable_files.new_file(Path(path)) as partial:
         save(checkpoint, partial)

@@ -13,7 +13,8 @@ from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.grammar import Call, If, Maybe, Node, Repeat, Seq, hooks_in, life_cycle, parts
+from camshaft.hooks_core.grammar import life_cycle
+from camshaft.hooks_core.grammar.nodes import Call, If, Maybe, Node, Repeat, Seq, hooks_in, parts
 
 LOOP = "loop"
 """Kind of spans that belong to no receiver: time of the loop between calls, and its own calls."""

@@ -22,7 +22,8 @@ from camshaft.callbacks.profiling.timeline_recording import (
     Tally,
     span_of,
 )
-from camshaft.hooks_core.grammar import Call, Either, If, Maybe, Node, Repeat, Seq, Within, life_cycle
+from camshaft.hooks_core.grammar import life_cycle
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Within
 
 
 class Row(NamedTuple):

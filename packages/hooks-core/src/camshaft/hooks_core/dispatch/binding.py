@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
+_Names = Sequence[str]
+_Parameters = Sequence[inspect.Parameter]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 LOADER_INDEX = "dataloader_idx"
 """Name of the argument with the index of the loader."""
@@ -129,9 +131,7 @@ def _parameters(function: Callable[..., Any], *, follow_wrapped: bool = True) ->
         return None
 
 
-def _bind_named(
-    parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
-) -> tuple[Argument, ...]:
+def _bind_named(parameters: _Parameters, provided: _Names, optional: _Names) -> tuple[Argument, ...]:
     """Return the arguments of a function without `*args`."""
     named = {parameter.name for parameter in parameters if parameter.kind not in _VARIADIC}
     by_name = named & {*provided, *optional}
@@ -153,9 +153,7 @@ def _bind_named(
     return tuple(arguments)
 
 
-def _bind_star(
-    parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
-) -> tuple[Argument, ...]:
+def _bind_star(parameters: _Parameters, provided: _Names, optional: _Names) -> tuple[Argument, ...]:
     """Return the arguments of a function with `*args`: by position, and by keyword what can go no other way."""
     by_keyword_only = {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
     in_order = [name for name in provided if name not in by_keyword_only]
@@ -191,9 +189,7 @@ def _source(
     return None if is_another else provided[position]
 
 
-def _misfit(
-    name: str, parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
-) -> str:
+def _misfit(name: str, parameters: _Parameters, provided: _Names, optional: _Names) -> str:
     takes = ", ".join(parameter.name for parameter in parameters)
     by_name = f" and, by these names alone, ({', '.join(optional)})" if optional else ""
     return f"its signature ({takes}) requires `{name}`, but the hook has only ({', '.join(provided)}){by_name}"

@@ -44,14 +44,12 @@ def implementation(receiver: object, name: str) -> Callable[..., Any] | None:
         name: The hook's name.
     """
     own = None if isinstance(receiver, type) else getattr(receiver, "__dict__", {}).get(name)
-    if own is not None:
-        return _unless_marked(own)
-    for klass in class_of(receiver).__mro__:
-        if name in vars(klass):
-            if vars(klass).get("__hook_base__", False):
-                return None
-            return _unless_marked(_bound(receiver, name, vars(klass)[name]))
-    return None
+    if own is None:
+        klass = next((one for one in class_of(receiver).__mro__ if name in vars(one)), object)
+        if name not in vars(klass) or vars(klass).get("__hook_base__", False):
+            return None
+        own = _bound(receiver, name, vars(klass)[name])
+    return own if callable(own) and not getattr(own, "__not_a_hook__", False) else None
 
 
 def method_of(receiver: object, name: str) -> Callable[..., Any]:
@@ -101,11 +99,6 @@ def _bound(receiver: object, name: str, attribute: Any) -> Any:
     if isinstance(attribute, property) or not hasattr(attribute, "__get__"):
         return attribute
     return attribute.__get__(object(), receiver)
-
-
-def _unless_marked(method: Any) -> Callable[..., Any] | None:
-    """Return a method unless it is not callable or was declared to be no hook."""
-    return method if callable(method) and not getattr(method, "__not_a_hook__", False) else None
 
 
 _MIN_AFFIX_LENGTH = 4
@@ -177,10 +170,8 @@ def loads_variable(instruction: dis.Instruction, name: str) -> bool:
 def strings_in(code: CodeType) -> Iterator[str]:
     """Yield the strings among the constants of a code."""
     for constant in code.co_consts:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, tuple):
-            yield from (item for item in constant if isinstance(item, str))
+        items = constant if isinstance(constant, tuple) else (constant,)
+        yield from (item for item in items if isinstance(item, str))
 
 
 def _codes(member: object) -> Iterator[CodeType]:
@@ -188,22 +179,15 @@ def _codes(member: object) -> Iterator[CodeType]:
     functions: list[Any] = [getattr(member, "func", member)]  # a partial method, a cached property
     if isinstance(member, property):
         functions = [member.fget, member.fset, member.fdel]
-    for function in functions:
-        code = code_of(function)
-        if code is not None:
-            yield code
+    yield from filter(None, map(code_of, functions))
 
 
 def _mentions(code: CodeType, name: str) -> bool:
-    if name in code.co_names:
-        return True
-    if "getattr" in code.co_names and any(_is_part(part, name) for part in strings_in(code)):
+    if name in code.co_names or ("getattr" in code.co_names and any(_is_part(one, name) for one in strings_in(code))):
         return True
     return any(_mentions(inner, name) for inner in code.co_consts if isinstance(inner, CodeType))
 
 
 def _is_part(part: str, name: str) -> bool:
-    if len(part) < _MIN_AFFIX_LENGTH:
-        return False
     begins, ends = part.endswith("_") and name.startswith(part), part.startswith("_") and name.endswith(part)
-    return begins or ends or part == name
+    return len(part) >= _MIN_AFFIX_LENGTH and (begins or ends or part == name)

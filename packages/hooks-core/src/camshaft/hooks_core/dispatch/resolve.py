@@ -16,7 +16,7 @@ from camshaft.hooks_core.dispatch.hooks import Hooks
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.eras.faults import read_today
-from camshaft.hooks_core.spec import HookSpec, Receiver
+from camshaft.hooks_core.spec import Receiver
 from camshaft.hooks_core.support.messages import must_be, warn_user
 
 
@@ -74,22 +74,15 @@ def resolve(
     found: list[tuple[Receiver, object]] = [(Receiver.CALLBACK, callback) for callback in callbacks]
     found += [(kind, owner) for kind, owner in owners if owner is not None]
     readings = _readings(found, catalogue, read)
-    further: dict[str, HookSpec] = {}
-    for reading in readings:
-        further |= reading.hooks
+    further = {name: spec for reading in readings for name, spec in reading.hooks.items()}
     faults = [
         [fault for fault in reading.faults if not {fault.method, fault.meant} & {*uncalled}] for reading in readings
     ]
     _report(found, faults, module, required, catalogue, strict)
-    receivers = [
-        ResolvedReceiver(
-            kind,
-            receiver,
-            reading,
-            {*uncalled, *(fault.method for fault in of_one), *(further.keys() - reading.methods.keys())},
-        )
-        for (kind, receiver), reading, of_one in zip(found, readings, faults, strict=True)
-    ]
+    receivers = []
+    for (kind, receiver), reading, of_one in zip(found, readings, faults, strict=True):
+        left_out = {*uncalled, *(fault.method for fault in of_one), *(further.keys() - reading.methods.keys())}
+        receivers.append(ResolvedReceiver(kind, receiver, reading, left_out))
 
     hooks = Hooks()
     hooks.readings = tuple(reading for reading in readings if not reading.is_of_today)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 
@@ -74,68 +74,60 @@ def faults_of_earlier(
         is_of_today: Whether the receiver belongs to no earlier era, so that a method with a signature of no era is the
             user's own; this fault is a warning.
     """
-    found = []
+    found: list[Fault] = []
     for name in sorted(candidates(receiver)):
         spec = EARLIER_HOOKS.get(name)
         if spec is None or kind not in spec.receivers:
             continue
         if name in read:
-            fault = _defined_twice(receiver, spec)
-        elif name in EVERYDAY_NAMES or mentions_method(own_classes(receiver), name):
-            continue
-        else:
-            fault = _of_an_old_era(receiver, spec, kind, is_of_today=is_of_today, is_dead=is_dead)
-        if fault is not None:
-            found.append(attrs.evolve(fault, receiver=receiver_name(receiver), method=name))
+            found += _defined_twice(receiver, spec)
+        elif name not in EVERYDAY_NAMES and not mentions_method(own_classes(receiver), name):
+            found += _of_an_old_era(receiver, spec, kind, is_of_today=is_of_today, is_dead=is_dead)
     return found
-
-
-def _fault(message: str, *, is_warning: bool = False) -> Fault:
-    """Return a fault whose receiver and method the caller fills in."""
-    return Fault("", "", message, is_warning=is_warning)
 
 
 def _of_an_old_era(
     receiver: object, spec: EraSpec, kind: Receiver, *, is_of_today: bool, is_dead: bool
-) -> Fault | None:
+) -> Iterator[Fault]:
     method, takes, misfit = method_of(receiver, spec.name), None, ""
     for era in spec.eras_of(kind):
         try:
             takes = bind_in(method, spec, kind, era)
         except BindingError as error:
             misfit = str(error)
-    if takes is None and is_of_today:
-        advice = f"it is taken for a method of your own: it has the name of a hook of earlier eras, but {misfit}."
-        return _fault(f"{advice} Mark it with `@not_a_hook`, or take the hook's arguments.", is_warning=True)
-    if takes is None:
-        return _fault(f"{misfit}. Take these arguments, {OR_MARK}")
-    if spec.kind == "override" and spec.parameters and not takes:
-        return None  # a method of its own that happens to have the name
-    eras = ", ".join(spec.eras)
+    eras, is_warning = ", ".join(spec.eras), is_dead
     alike = [name for name in spec.today if name in CATALOGUE and CATALOGUE[name].kind == spec.kind]
     hint = f"Rename it to `{alike[0]}`" if alike else "Rewrite it with the hooks of era 2.x"
-    if is_dead:
+    if takes is None and is_of_today:
+        told = f"it is taken for a method of your own: it has the name of a hook of earlier eras, but {misfit}."
+        told += " Mark it with `@not_a_hook`, or take the hook's arguments."
+        is_warning = True
+    elif takes is None:
+        told, is_warning = f"{misfit}. Take these arguments, {OR_MARK}", False
+    elif spec.kind == "override" and spec.parameters and not takes:
+        return  # a method of its own that happens to have the name
+    elif is_dead:
         told = f"this hook belongs to the eras {eras}, and the class to a later one: it is dead, and never called."
-        declare = "declare the release that the class was written for as `hook_era`"
-        return _fault(f"{told} {hint}, {declare}, {OR_MARK}", is_warning=True)
-    return _fault(f"this hook belongs to the eras {eras}, which this run does not call. {hint}, {OR_MARK}")
+        told += f" {hint}, declare the release that the class was written for as `hook_era`, {OR_MARK}"
+    else:
+        told = f"this hook belongs to the eras {eras}, which this run does not call. {hint}, {OR_MARK}"
+    yield Fault(receiver_name(receiver), spec.name, told, is_warning=is_warning)
 
 
-def _defined_twice(receiver: object, spec: EraSpec) -> Fault | None:
-    """Return the fault of an earlier name of something that has one owner, where the later name is there too."""
+def _defined_twice(receiver: object, spec: EraSpec) -> Iterator[Fault]:
+    """Yield the fault of an earlier name of something that has one owner, where the later name is there too."""
     later = [name for name in spec.today if spec.kind != "event" and implementation(receiver, name) is not None]
-    if not later:
-        return None
-    return _fault(f"it is an earlier name of `{later[0]}`, which is defined as well. Keep one of the two.")
+    if later:
+        told = f"it is an earlier name of `{later[0]}`, which is defined as well. Keep one of the two."
+        yield Fault(receiver_name(receiver), spec.name, told)
 
 
 def _lacks_closure(receiver: object, kind: Receiver) -> bool:
     """Return whether an `optimizer_step` gets its closure in an earlier era alone."""
     spec = in_eras(CATALOGUE["optimizer_step"])
-    eras = _eras_that_fit(receiver, spec, kind)
-    return not _takes_closure(receiver, spec, kind, None) and any(
-        _takes_closure(receiver, spec, kind, era) for era in eras
-    )
+    eras = (None, *_eras_that_fit(receiver, spec, kind))
+    today, *earlier = (_takes_closure(receiver, spec, kind, era) for era in eras)
+    return not today and any(earlier)
 
 
 def _takes_closure(receiver: object, spec: EraSpec, kind: Receiver, era: str | None) -> bool:
@@ -158,9 +150,8 @@ def _with_era(faults: Sequence[Fault], receiver: object, kind: Receiver, catalog
     of_eras = {name: eras for name, eras in of_eras.items() if eras}
     if declared is None and not of_eras:
         return list(faults)
-    era = declared or max(
-        EARLIER_ERAS, key=lambda era: (sum(era in eras for eras in of_eras.values()), EARLIER_ERAS.index(era))
-    )
+    # that of most methods, the latest of several
+    era = declared or max(reversed(EARLIER_ERAS), key=lambda era: sum(era in eras for eras in of_eras.values()))
     advice = f"{shown} is a {kind_in_words(kind)} of era {era}. To run it as it is, change its imports to"
     for name in ("Trainer", _COMPAT.get(kind)):
         advice += f"\n    from camshaft.compat import {name}" if name is not None else ""

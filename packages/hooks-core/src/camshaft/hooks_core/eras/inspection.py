@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import textwrap
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -81,18 +82,18 @@ def load_class(target: str) -> type:
     Raises:
         ValueError: If there is no such class. Whatever the module raises when it is imported is the cause.
     """
-    module_name, colon, class_name = target.partition(":")
-    if not (module_name and colon and class_name):
+    module_name, _, class_name = target.partition(":")
+    if not (module_name and class_name):
         raise ValueError(f"the target must be MODULE:CLASS, but got {target!r}. Write, say, my_project.model:MyModel.")
     try:
-        found: object = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except Exception as error:  # whatever a user's module raises when it is imported
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"the module {module_name!r} cannot be imported ({reason}). Check its name.") from error
-    for part in class_name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"the module {module_name!r} has no class {class_name!r}. Check its name.")
-        found = getattr(found, part)
+    try:
+        found: object = attrgetter(class_name)(module)
+    except AttributeError as error:
+        raise ValueError(f"the module {module_name!r} has no class {class_name!r}. Check its name.") from error
     if not isinstance(found, type):
         raise ValueError(f"{target!r} must be a class, but it is of type {type(found).__name__}. Name the class.")
     return found
@@ -128,11 +129,9 @@ def inspect_class(
     for spec in hooks_of(klass, kind, catalogue):
         eras = fitting_eras(klass, kind, spec)
         is_called = spec.name not in faulty and spec.is_in(era) and kind in spec.receivers_in(era)
-        method = read_as(klass, kind, spec, era) if is_called else None
-        if method is None:
-            methods.append(HookMethod(spec.name, eras))
-        else:
-            methods.append(called(method, eras, moment_of(method, behaviour), spec.returns))
+        read = read_as(klass, kind, spec, era) if is_called else None
+        method = called(read, eras, moment_of(read, behaviour), spec.returns) if read else HookMethod(spec.name, eras)
+        methods.append(method)
     return Inspection(kind, tuple(methods), tuple(faults), common_eras(methods), era)
 
 
@@ -242,11 +241,9 @@ def inspection_text(name: str, inspection: Inspection) -> str:
     """
     kind, era = kind_in_words(inspection.kind), inspection.era
     if era is None:
-        standing, verdict, order = f"a {kind}", "it runs with today's hooks", []
-    else:
-        standing = f"as a {kind} of era {era}"
-        verdict, order = f"these are hooks of era {era}", _order(inspection)
-    return text_of(f"{name}, {standing}", inspection, verdict, era or "", order)
+        return text_of(f"{name}, a {kind}", inspection, "it runs with today's hooks")
+    title, verdict = f"{name}, as a {kind} of era {era}", f"these are hooks of era {era}"
+    return text_of(title, inspection, verdict, era, _order(inspection))
 
 
 def text_of(title: str, inspection: Inspection, verdict: str, version: str = "", order: Sequence[str] = ()) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Literal
 
 import attrs
@@ -53,34 +55,13 @@ class Behaviour:
     finds_unused_parameters: bool = True
 
 
-TODAY = Behaviour(since=(2, 1), era="2.x", keeps_last_epoch=False, finds_unused_parameters=False)
+_BEHAVIOURS = [
+    Behaviour(**facts | {"since": tuple(facts["since"])})
+    for facts in json.loads(Path(__file__).with_name("releases.json").read_text(encoding="utf-8"))
+]
+
+TODAY = _BEHAVIOURS[-1]
 """The order and contracts of today."""
-
-_0_5 = Behaviour(
-    since=(0,),
-    era="0.5",
-    steps_after_backward=True,
-    zero_grad="after_optimizer_step",
-    step_zeroes=True,
-    train_start_comes_first=True,
-    epoch_outputs="last_optimizer",
-    returns_logs=True,
-    freezes_other_optimizers=False,
-)
-_0_7 = attrs.evolve(
-    _0_5, since=(0, 6), era="0.7", zero_grad="before_backward", step_zeroes=False, freezes_other_optimizers=True
-)
-_0_8 = attrs.evolve(_0_7, since=(0, 8), era="0.8", zero_grad="after_optimizer_step")
-_0_9 = attrs.evolve(_0_8, since=(0, 9), epoch_outputs="by_optimizer")
-_1_3 = Behaviour(since=(1, 3), era="1.x", epoch_outputs="by_optimizer", epoch_ends_before_validation=True)
-_1_2 = attrs.evolve(_1_3, since=(1, 2), steps_schedulers_by_hand=True)
-_1_1 = attrs.evolve(_1_2, since=(1, 1), zero_grad="after_optimizer_step")
-_1_0 = attrs.evolve(_1_1, since=(1, 0), epoch_ends_before_validation=False)
-_1_4 = attrs.evolve(_1_3, since=(1, 4), epoch_ends_before_validation=False)
-_1_6 = Behaviour(since=(1, 6), era="1.x", keeps_last_epoch=False)
-_2_0 = attrs.evolve(TODAY, since=(2, 0), era="2.0")
-
-_BEHAVIOURS = (_0_5, _0_7, _0_8, _0_9, _1_0, _1_1, _1_2, _1_3, _1_4, _1_6, _2_0, TODAY)
 
 _VERSIONS_OF_ERAS = {"1.x": "1.5", "2.x": "2.1"}
 """Release that stands for an era by default: of 1.x the last before `[batch][optimizer]`."""

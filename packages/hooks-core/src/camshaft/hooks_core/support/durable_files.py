@@ -59,24 +59,16 @@ def new_file(target: Path) -> Iterator[Path]:
         OSError: If the disk refuses; the target is untouched then, and no partial file stays.
     """
     partial = new_partial_name(target)
-    partial.touch(mode=0o600, exist_ok=False)
+    partial.touch(exist_ok=False)
     try:
         with lock(partial):
             yield partial
             flush(partial)
-            with contextlib.suppress(PermissionError):  # as of a mount whose files have no modes of their own
-                os.chmod(partial, 0o666 & ~_umask())
             rename_durably(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):  # the first error is the one to raise
             partial.unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @contextlib.contextmanager
