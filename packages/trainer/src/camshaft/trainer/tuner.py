@@ -81,13 +81,7 @@ class Tuner:
             raise ValueError(must_be("method", "'fit'", method, f"{_WHERE}.lr_find", action))
         self._check(LearningRateFinder, method, train_dataloaders, val_dataloaders, dataloaders)
         finder = self.learning_rate_finder(
-            min_lr=min_lr,
-            max_lr=max_lr,
-            num_training_steps=num_training,
-            mode=mode,
-            early_stop_threshold=early_stop_threshold,
-            update_attr=update_attr,
-            attr_name=attr_name,
+            min_lr, max_lr, num_training, mode, early_stop_threshold, update_attr, attr_name
         )
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         search(self._trainer, [finder], VerbCall("fit", model, loaders, datamodule))
@@ -127,15 +121,7 @@ class Tuner:
             MemoryError: If none of the sizes fits.
         """
         self._check(BatchSizeFinder, method, train_dataloaders, val_dataloaders, dataloaders)
-        finder = self.batch_size_finder(
-            mode=mode,
-            steps_per_trial=steps_per_trial,
-            init_val=init_val,
-            max_trials=max_trials,
-            batch_arg_name=batch_arg_name,
-            margin=margin,
-            max_val=max_val,
-        )
+        finder = self.batch_size_finder(mode, steps_per_trial, init_val, max_trials, batch_arg_name, margin, max_val)
         if method == "fit":
             loaders = {"train": train_dataloaders, "validate": val_dataloaders}
             search(self._trainer, [finder], VerbCall("fit", model, loaders, datamodule))

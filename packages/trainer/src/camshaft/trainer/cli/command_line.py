@@ -13,8 +13,8 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import exists, join, local_copy, local_path
 from camshaft.strategies import CheckpointError
+from camshaft.trainer.added_commands import added_commands
 from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
-from camshaft.trainer.cli.added_commands import added_commands
 
 _ABOUT = "Train and evaluate a module."
 _SCRIPTS = "A script that imports pytorch_lightning or lightning is run by `python -m camshaft.compat run SCRIPT`."
