@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
+import attrs
 import torch
 
 import camshaft.callbacks as stock  # imports its exports on access
@@ -20,6 +21,7 @@ from camshaft.strategies import SingleDeviceStrategy, choose_device, find_proces
 from camshaft.strategies.precision import choose_precision
 
 _WHERE = "Trainer"
+_Settings = TypeVar("_Settings")
 
 
 def choose_callbacks(
@@ -117,21 +119,32 @@ def switches(deterministic: bool | str | None, benchmark: bool | None, detect_an
     return callbacks
 
 
-def check_barebones(callbacks: Any, **attached: Any) -> None:
+_ATTACHED = (
+    *("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "num_sanity_val_steps"),
+    *("log_every_n_steps", "fast_dev_run", "profiler", "report"),
+)
+"""Arguments of the trainer that attach something, or need what is attached."""
+
+
+def check_barebones(given: Mapping[str, Any]) -> None:
     """Refuse what a trainer with nothing attached cannot have.
 
     Args:
-        callbacks: The callbacks that were passed.
-        attached: The arguments that attach something, or need what is attached.
+        given: The arguments of the trainer.
 
     Raises:
         ValueError: If any asks for something.
     """
     needing = (stock.ModelCheckpoint, stock.ProgressBar, stock.ModelSummary, stock.EarlyStopping)  # files or values
-    refused = [f"{name}={value!r}" for name, value in attached.items() if value not in (None, False, 0)]
-    refused += [f"callbacks=[{type(one).__name__}()]" for one in listed(callbacks) if isinstance(one, needing)]
+    refused = [f"{name}={given[name]!r}" for name in _ATTACHED if given[name] not in (None, False, 0)]
+    refused += [f"callbacks=[{type(one).__name__}()]" for one in listed(given["callbacks"]) if isinstance(one, needing)]
     if refused:
         raise ValueError(_conflict(refused[0], "barebones=True"))
+
+
+def settings_of(kind: type[_Settings], given: Mapping[str, Any]) -> _Settings:
+    """Return settings of a kind, made of the trainer's arguments of the names of its fields."""
+    return kind(**{field.name: given[field.name] for field in attrs.fields(kind)})  # type: ignore[arg-type]
 
 
 def _conflict(argument: str, other: str) -> str:

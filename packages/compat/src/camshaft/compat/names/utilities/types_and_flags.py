@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -91,8 +92,15 @@ class LightningOptimizer:
     _to_lightning_optimizer = to_lightning_optimizer
 
 
-class LightningEnum(states.StateName):
+class LightningEnum(str, Enum):  # noqa: UP042  # `StrEnum` compares case
     """An enumeration whose members equal their values, in upper or lower case."""
+
+    def __eq__(self, other: object) -> bool:
+        other = other.value if isinstance(other, Enum) else other
+        return isinstance(other, str) and self.value.lower() == other.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.value.lower())
 
     @classmethod
     def from_str(cls, value: str) -> LightningEnum | None:
@@ -122,7 +130,11 @@ class RunningStage(LightningEnum):
     TUNING = "tune"
 
     evaluating = states.RunningStage.evaluating  # it compares values
-    dataloader_prefix = states.RunningStage.dataloader_prefix
+
+    @property
+    def dataloader_prefix(self) -> str:
+        """The word for the stage in names of loader hooks, such as "val" in `val_dataloader`."""
+        return "val" if self in ("validate", "sanity_check") else str(self.value)
 
 
 def _names(title: str, words: str) -> Any:
