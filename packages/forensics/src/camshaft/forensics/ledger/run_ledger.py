@@ -332,10 +332,8 @@ class _Window:
         """Add what was noted later for the same update."""
         if self.batches and later.batches[:1] == self.batches[-1:]:  # the same batch once more
             del later.batches[0], later.samples[0]
-        self.batches += later.batches
-        self.samples += later.samples
-        self.losses += later.losses
-        self.norms += later.norms
+        for name, noted in attrs.asdict(later, recurse=False).items():
+            getattr(self, name).extend(noted)
 
     def plain(self) -> list[list[Any]]:
         """Return it as plain values; waits for the device."""
@@ -401,12 +399,10 @@ class _Digests:
 def _fetch(windows: Sequence[_Window]) -> None:
     """Replace scalars that are on a device by floats; waits for it, once for each dtype."""
     waiting: dict[tuple[torch.device, torch.dtype], list[tuple[list[Any], int]]] = {}
-    for window in windows:
-        for numbers in (window.losses, window.norms):
-            for place, number in enumerate(numbers):
-                if isinstance(number[0], Tensor):
-                    value = number[0]
-                    waiting.setdefault((value.device, value.dtype), []).append((numbers, place))
+    for numbers in (numbers for window in windows for numbers in (window.losses, window.norms)):
+        for place, number in enumerate(numbers):  # of a window that was restored texts
+            if isinstance(number[0], Tensor):
+                waiting.setdefault((number[0].device, number[0].dtype), []).append((numbers, place))
     for (_, dtype), places in waiting.items():
         scalars = torch.stack([numbers[place][0].reshape(()) for numbers, place in places])
         for (numbers, place), value in zip(places, scalars.tolist(), strict=True):
