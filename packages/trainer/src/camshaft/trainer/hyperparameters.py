@@ -7,7 +7,7 @@ import inspect
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, ClassVar
@@ -388,15 +388,10 @@ def arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] | 
 def _name_of(values: object, arguments: Mapping[str, Any]) -> str | None:
     """Return the argument that is, or equals, some values; None if there is none."""
     same = [name for name, value in arguments.items() if value is values]
-    same += [name for name, value in arguments.items() if type(value) is type(values) and _is_equal(value, values)]
+    for name, value in arguments.items() if not same else ():
+        with suppress(Exception):  # whatever the code of an object raises, as arrays do
+            same += [name] if type(value) is type(values) and value == values else []
     return same[0] if same else None
-
-
-def _is_equal(value: object, other: object) -> bool:
-    try:
-        return bool(value == other)
-    except Exception:  # whatever the code of an object raises, as arrays do
-        return False
 
 
 def _is_plain(value: Any) -> bool:
