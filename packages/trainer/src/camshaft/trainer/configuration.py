@@ -207,51 +207,41 @@ def _check_callback(callback: Any) -> None:
 
 
 def choose_evaluation_loops(
-    limit_val_batches: int | float | None,
-    limit_test_batches: int | float | None,
-    limit_predict_batches: int | float | None,
+    given: Mapping[str, Any],
     *,
     overfit_batches: int | float,
     num_trial_batches: int,
-    inference_mode: bool,
-    use_distributed_sampler: bool,
     classes: tuple[type[ValidationLoop], type[TestLoop], type[PredictLoop]] = (ValidationLoop, TestLoop, PredictLoop),
 ) -> tuple[ValidationLoop, ValidationLoop, TestLoop, PredictLoop]:
     """Return the loops of validation in fit, validate, test and predict.
 
     Args:
-        limit_val_batches, limit_test_batches, limit_predict_batches: Part of each loader to take; None takes all.
-        overfit_batches: Part that validation takes instead, if it is not 0.
-        num_trial_batches: Batches that a trial takes instead of all of these; 0 if it is none.
-        inference_mode, use_distributed_sampler: As in `EvaluationLoop`.
+        given: The arguments of the trainer.
+        overfit_batches: Part of each loader that validation takes instead of its limit, if it is not 0.
+        num_trial_batches: Batches that a trial takes instead of all limits; 0 if it is none.
         classes: The classes of the loops.
 
     Raises:
         TypeError, ValueError: As the loops.
     """
-    if overfit_batches and limit_val_batches not in (None, overfit_batches):
-        warn_user(
-            f"`overfit_batches={overfit_batches}` overrides `limit_val_batches={limit_val_batches}`. Leave one of the "
-            "two out."
-        )
+    if overfit_batches and given["limit_val_batches"] not in (None, overfit_batches):
+        overridden = f"`limit_val_batches={given['limit_val_batches']}`"
+        warn_user(f"`overfit_batches={overfit_batches}` overrides {overridden}. Leave one of the two out.")
 
-    def limit(given: int | float | None) -> int | float:
-        return num_trial_batches or (1.0 if given is None else given)
+    def limit(name: str) -> int | float:
+        return num_trial_batches or (1.0 if given[name] is None else given[name])
 
-    settings: dict[str, Any] = {"inference_mode": inference_mode, "use_distributed_sampler": use_distributed_sampler}
+    settings: dict[str, Any] = {name: given[name] for name in ("inference_mode", "use_distributed_sampler")}
     of_validation, of_test, of_prediction = classes
     in_fit, validate = (
-        of_validation(limit_batches=1.0 if overfit_batches else limit(limit_val_batches), **settings) for _ in range(2)
+        of_validation(limit_batches=1.0 if overfit_batches else limit("limit_val_batches"), **settings)
+        for _ in range(2)
     )
     if overfit_batches:
         for loop in (in_fit, validate):
             loop.limit_batches, loop.limit_argument = overfit_batches, "overfit_batches"
-    return (
-        in_fit,
-        validate,
-        of_test(limit_batches=limit(limit_test_batches), **settings),
-        of_prediction(limit_batches=limit(limit_predict_batches), **settings),
-    )
+    test = of_test(limit_batches=limit("limit_test_batches"), **settings)
+    return in_fit, validate, test, of_prediction(limit_batches=limit("limit_predict_batches"), **settings)
 
 
 _ALL_DEVICES = ("auto", -1, "-1")

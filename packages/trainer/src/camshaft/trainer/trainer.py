@@ -237,14 +237,10 @@ class Trainer:
         if self.fast_dev_run:
             limits = limits_of_trial(limits, int(self.fast_dev_run))
         validation, self.validate_loop, self.test_loop, self.predict_loop = choose_evaluation_loops(
-            limit_val_batches,
-            limit_test_batches,
-            limit_predict_batches,
+            given,
             overfit_batches=limits.overfit_batches,
             num_trial_batches=int(self.fast_dev_run),
             classes=self.loop_classes[1:],
-            inference_mode=inference_mode,
-            use_distributed_sampler=use_distributed_sampler,
         )
         self.fit_loop = self.loop_classes[0](
             limits, settings_of(OptimizationSettings, given), settings_of(LoaderSettings, given), validation

@@ -136,13 +136,13 @@ class Tuner:
         if method not in get_args(Verb):
             rule = f"one of {', '.join(map(repr, get_args(Verb)))}"
             raise ValueError(must_be("method", rule, method, _WHERE, "Pass the verb whose batches are to be tried."))
-        given = {"train_dataloaders": train_dataloaders, "val_dataloaders": val_dataloaders}
-        if method == "fit":
-            given = {"dataloaders": dataloaders}
-        action = f"Pass `{'train_dataloaders' if method == 'fit' else 'dataloaders'}`."
-        for field, value in given.items():
+        of_fit = {"train_dataloaders": train_dataloaders, "val_dataloaders": val_dataloaders}
+        used, unused = (
+            ("train_dataloaders", {"dataloaders": dataloaders}) if method == "fit" else ("dataloaders", of_fit)
+        )
+        for field, value in unused.items():
             if value is not None:
-                raise ValueError(must_be(field, f"None with method={method!r}", value, _WHERE, action))
+                raise ValueError(must_be(field, f"None with method={method!r}", value, _WHERE, f"Pass `{used}`."))
         own = next((callback for callback in self._trainer.callbacks if isinstance(callback, kind)), None)
         if own is not None:
             action = "Remove it, or let `fit` search."

@@ -109,6 +109,17 @@ class LightningEnum(str, Enum):  # noqa: UP042  # `StrEnum` compares case
         return next((member for member in cls if wanted in (member.name.lower(), member.value.lower())), None)
 
 
+class TrainerStatus(LightningEnum):
+    """The status of a trainer."""
+
+    INITIALIZING = "initializing"
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+
+    stopped = states.TrainerStatus.stopped  # it compares values
+
+
 class TrainerFn(LightningEnum):
     """The verbs, which equal the arguments of `setup` and `teardown`."""
 
