@@ -111,7 +111,6 @@ class RunLedger(Callback):
         self._file = LedgerFile(path)
         self.every_n_steps = every_n_steps
         self.weights_every_n_steps = weights_every_n_steps
-        self._is_always_due = every_n_steps == 1
         self._trainer: TrainerProtocol | None = None  # while it trains
         self._take_samples: Callable[[], Any] | None = None
         self._generators: TorchGenerators | None = None
@@ -158,12 +157,12 @@ class RunLedger(Callback):
         """Note a batch."""
         samples = None if self._take_samples is None else self._take_samples()
         self._batch = batch_idx, samples, batch
-        if self._is_always_due or self._is_due(trainer.global_step + 1):
+        if self._is_due(trainer.global_step + 1):
             self._add_batch()
 
     def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Tensor) -> None:
         """Note a loss."""
-        if not self._is_always_due and not self._is_due(trainer.global_step + 1):
+        if not self._is_due(trainer.global_step + 1):
             return
         window = self._window
         if not window.batches:  # a further update of the same batch
@@ -173,7 +172,7 @@ class RunLedger(Callback):
     def on_before_optimizer_step(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
         """Note an update. Collective where parameters are sharded, and where weights are digested."""
         step = trainer.global_step + 1
-        if not self._is_always_due and not self._is_due(step):
+        if not self._is_due(step):
             return
         window = self._window
         norm = self._norm_of(optimizer)

@@ -113,8 +113,13 @@ _TRAINER_TYPES: Mapping[str, Any] = {
 }
 """Types of arguments that take many forms, restricted to those of a command line or a file."""
 
-_ANY_SUBCLASS: Mapping[type, type] = {TrainingModule: ModuleClass, DataModule: DataModuleClass}
-"""By base class that a module must have, the type that takes other classes as well."""
+_ANY_SUBCLASS: Mapping[Any, Any] = {
+    TrainingModule: ModuleClass,
+    DataModule: DataModuleClass,
+    (Optimizer,): (OptimizerClass,),
+    LRSchedulerTypeTuple: (SchedulerClass,),
+}
+"""By base classes, the types that have short names for their subclasses, and take other classes as well."""
 
 
 class TrainerArgumentParser(ArgumentParser):
@@ -233,26 +238,14 @@ class TrainerArgumentParser(ArgumentParser):
         """
         made = cls if isinstance(cls, type) or not callable(cls) else class_from_function(cls)
         if not isinstance(made, type):
-            where, action = (
-                "TrainerArgumentParser.add_class_args",
-                "Pass the class, or a function that returns an instance.",
-            )
-            raise TypeError(must_be("cls", "a class or a function", cls, where, action))
+            action = "Pass the class, or a function that returns an instance."
+            raise TypeError(must_be("cls", "a class or a function", cls, "TrainerArgumentParser", action))
         if issubclass(made, Trainer):
             return self._add_trainer(made, nested_key)
         if issubclass(made, Callback) and nested_key is not None:
             self.callback_keys.append(nested_key)
         if subclass_mode and nested_key is not None:
-            base = _ANY_SUBCLASS.get(made, made)
-            self.add_subclass_arguments(
-                base,
-                nested_key,
-                fail_untyped=False,
-                required=required,
-                help='A class, or "class_path" and "init_args".',
-                metavar="CLASS",
-            )
-            show_briefly(self, nested_key)
+            self._add_named(made, nested_key, required=required)
             return [nested_key]
         added: list[str] = self.add_class_arguments(made, nested_key, fail_untyped=False, sub_configs=True)
         return added
@@ -283,19 +276,18 @@ class TrainerArgumentParser(ArgumentParser):
             if not issubclass(one, base):
                 action = "Pass classes of torch, or such that derive from one."
                 raise TypeError(must_be(nested_key, "optimizers or schedulers", one, "TrainerArgumentParser", action))
-        settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False, "skip": {argument}}
+        settings: dict[str, Any] = {"instantiate": False, "skip": {argument}}
         if listed is not classes:
-            self.add_class_arguments(classes, nested_key, sub_configs=True, **settings)
+            self.add_class_arguments(classes, nested_key, fail_untyped=False, sub_configs=True, **settings)
         else:
-            accepted = {(Optimizer,): (OptimizerClass,), LRSchedulerTypeTuple: (SchedulerClass,)}.get(classes, classes)
-            self.add_subclass_arguments(
-                accepted,
-                nested_key,
-                help='A class, or "class_path" and "init_args".',
-                metavar="CLASS",
-                **settings,
-            )
-            show_briefly(self, nested_key)
+            self._add_named(classes, nested_key, **settings)
+
+    def _add_named(self, classes: Any, nested_key: str, **settings: Any) -> None:
+        """Add an option that names a subclass, with its arguments."""
+        accepted = _ANY_SUBCLASS.get(classes, classes)
+        text = 'A class, or "class_path" and "init_args".'
+        self.add_subclass_arguments(accepted, nested_key, fail_untyped=False, help=text, metavar="CLASS", **settings)
+        show_briefly(self, nested_key)
 
     def _add_trainer(self, trainer_class: type, nested_key: str | None) -> list[str]:
         """Add the arguments of a trainer, sorted by topic in the help."""
