@@ -122,7 +122,8 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
         """
         from camshaft.trainer.load_from_checkpoint import rebuild_data_module  # rarely needed
 
-        return rebuild_data_module(cls, checkpoint_path, map_location, weights_only, hparams_file, kwargs)
+        built: Self = rebuild_data_module(cls, checkpoint_path, map_location, weights_only, hparams_file, kwargs)
+        return built
 
     def on_exception(self, exception: BaseException) -> None:
         """Handle an error of a verb, before `teardown`."""

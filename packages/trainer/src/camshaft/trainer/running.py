@@ -139,10 +139,11 @@ def _attach(trainer: Any, call: VerbCall, module: nn.Module, lent: list[tuple[An
     state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.find_log_dir)
     run = _new_run(trainer, call, module)
     state.run, state.status = run, TrainerStatus.RUNNING
-    if _is_attachable(run.data):
-        if _is_of_another(run.data, trainer):
-            lent.append((run.data, run.data.trainer))
-        run.data.trainer = trainer
+    data: Any = run.data
+    if _is_attachable(data):
+        if _is_of_another(data, trainer):
+            lent.append((data, data.trainer))
+        data.trainer = trainer
     if metric_log is not None:
         metric_log.clear(run.module)
     return run
@@ -162,7 +163,7 @@ def attach_module(module: nn.Module, trainer: Any, metric_log: MetricLog | None)
         part.__dict__.update(_trainer=trainer, _metric_log=log)
 
 
-def _is_attachable(one: object) -> bool:
+def _is_attachable(one: Any) -> bool:
     """Return whether an object is a training module or a data module."""
     return isinstance(one, HyperparametersMixin) and hasattr(one, "_trainer")
 

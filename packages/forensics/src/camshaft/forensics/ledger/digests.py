@@ -225,7 +225,8 @@ def _digest_of_shard(tensor: Any) -> Tensor:
                 own[place] = Shard(0) if is_plain else type(placement)(0, split_factor=placement.split_factor)
         vector = torch.arange(tensor.shape[dim], device=local.device)
         part: DTensor = distribute_tensor(vector, mesh, own, src_data_rank=None)  # which sends nothing
-        return part.to_local() * math.prod(tensor.shape[dim + 1 :])
+        indices: Tensor = part.to_local() * math.prod(tensor.shape[dim + 1 :])
+        return indices
 
     return _digest(local.reshape(-1), (tuple(local.shape), [along(dim) for dim in range(tensor.dim())]))
 
