@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("jsonargparse")
 
 from camshaft.hooks_core import Callback
-from camshaft.trainer.cli import added_commands
+from camshaft.trainer import added_commands
 from camshaft.trainer.cli.class_types import CallbackClass
 from camshaft.trainer.cli.command_line import main
 

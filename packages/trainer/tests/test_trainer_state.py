@@ -65,7 +65,7 @@ def test_the_state_follows_a_fit_and_a_test(tmp_path: Path) -> None:
     noting.seen.clear()
     trainer.validate(module, loader(2))
     assert {seen[1:] for seen in noting.seen} == {("running", "validate", "validate", True)}
-    assert trainer.state.fn == TrainerFn.VALIDATING == "VALIDATE"
+    assert trainer.state.fn == TrainerFn.VALIDATING == "validate"
 
 
 def test_an_error_leaves_the_trainer_interrupted_until_the_next_verb(tmp_path: Path) -> None:
@@ -85,7 +85,6 @@ def test_stages_are_keys_that_equal_their_words() -> None:
     by_stage = {RunningStage.TRAINING: 1, "validate": 2}
     assert (by_stage["train"], by_stage[RunningStage.VALIDATING]) == (1, 2)
     assert RunningStage.SANITY_CHECKING.evaluating
-    assert RunningStage.SANITY_CHECKING.dataloader_prefix == "val"
 
 
 def test_the_checkpoint_of_a_verb_is_known_and_can_be_chosen_for_all(tmp_path: Path) -> None:

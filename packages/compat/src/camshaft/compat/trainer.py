@@ -35,7 +35,12 @@ from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.plugins.registries import needs_attaching
 from camshaft.compat.names.stand_ins import check_not_missing
 from camshaft.compat.names.table import advice, members
-from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
+from camshaft.compat.names.utilities.types_and_flags import (
+    LIGHTNING_VERSION,
+    RunningStage,
+    TrainerFn,
+    TrainerStatus,
+)
 from camshaft.compat.private_loops import LOOPS, follow_hooks, loops_of_lightning
 from camshaft.hooks_core import Receiver, is_overridden
 from camshaft.hooks_core.eras.hooks import EARLIER_ERAS
@@ -434,7 +439,8 @@ class Trainer(ArgparseArguments, _Trainer):
         state = super().state
         function: Any = TrainerFn.TUNING if self.tuning else state.fn and TrainerFn(state.fn)
         stage: Any = RunningStage.TUNING if self.tuning else state.stage and RunningStage(state.stage)
-        return attrs.evolve(state, fn=function, stage=stage)
+        status: Any = TrainerStatus(state.status)
+        return attrs.evolve(state, status=status, fn=function, stage=stage)
 
     # devices and processes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
@@ -207,7 +206,7 @@ def _of_run(command: str, words: Sequence[str]) -> int:
             super().parse_arguments(parser, args)
             config = self.config[self.config.subcommand]
             if config.get("ckpt_path") and "to_step" in config:
-                config["ckpt_path"] = os.fspath(nearest_checkpoint(config["ckpt_path"], config["to_step"] - 1))
+                config["ckpt_path"] = str(nearest_checkpoint(config["ckpt_path"], config["to_step"] - 1))
 
         def replay(self, **options: Any) -> None:
             """Replay, and print what the steps of the update computed."""

@@ -219,9 +219,9 @@ class _Comparing:
         for idx, ledger in enumerate(self.ledgers):
             for line in ledger.lines:
                 if "resumed" in line:
-                    sides = ({name: pair[side] for name, pair in line["changed"].items()} for side in (0, 1))
+                    was, now = ({name: pair[side] for name, pair in line["changed"].items()} for side in (0, 1))
                     place = f"{self._name(idx)} went on after step {line['resumed']:,}"
-                    self.notes.append(f"{place} with another {'; '.join(_differing(*sides, ''))}")
+                    self.notes.append(f"{place} with another {'; '.join(_differing(was, now, ''))}")
         if self.rtol is not None:
             self.notes.append(
                 f"Numbers are equal within a relative distance of {self.rtol:g}; random numbers and weights after the "

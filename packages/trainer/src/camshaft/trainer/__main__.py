@@ -2,7 +2,7 @@
 
 import sys
 
-from camshaft.trainer.cli.added_commands import OF_OTHERS, added_commands
+from camshaft.trainer.added_commands import OF_OTHERS, added_commands
 
 if __name__ == "__main__":
     command, added = "".join(sys.argv[1:2]), added_commands()

@@ -130,8 +130,7 @@ def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
 
 def _best_path(trainer: Any) -> str:
     """Return the best checkpoint of the callback that saves; "" if there is none."""
-    callback = trainer.checkpoint_callback
-    return "" if callback is None else str(callback.best_model_path)
+    return str(getattr(trainer.checkpoint_callback, "best_model_path", ""))
 
 
 def _best(trainer: Any, verb: Verb) -> str:

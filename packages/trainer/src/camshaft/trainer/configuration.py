@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
+import attrs
 import torch
 
 import camshaft.callbacks as stock  # imports its exports on access
@@ -20,6 +21,7 @@ from camshaft.strategies import SingleDeviceStrategy, choose_device, find_proces
 from camshaft.strategies.precision import choose_precision
 
 _WHERE = "Trainer"
+_Settings = TypeVar("_Settings")
 
 
 def choose_callbacks(
@@ -117,21 +119,32 @@ def switches(deterministic: bool | str | None, benchmark: bool | None, detect_an
     return callbacks
 
 
-def check_barebones(callbacks: Any, **attached: Any) -> None:
+_ATTACHED = (
+    *("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "num_sanity_val_steps"),
+    *("log_every_n_steps", "fast_dev_run", "profiler", "report"),
+)
+"""Arguments of the trainer that attach something, or need what is attached."""
+
+
+def check_barebones(given: Mapping[str, Any]) -> None:
     """Refuse what a trainer with nothing attached cannot have.
 
     Args:
-        callbacks: The callbacks that were passed.
-        attached: The arguments that attach something, or need what is attached.
+        given: The arguments of the trainer.
 
     Raises:
         ValueError: If any asks for something.
     """
     needing = (stock.ModelCheckpoint, stock.ProgressBar, stock.ModelSummary, stock.EarlyStopping)  # files or values
-    refused = [f"{name}={value!r}" for name, value in attached.items() if value not in (None, False, 0)]
-    refused += [f"callbacks=[{type(one).__name__}()]" for one in listed(callbacks) if isinstance(one, needing)]
+    refused = [f"{name}={given[name]!r}" for name in _ATTACHED if given[name] not in (None, False, 0)]
+    refused += [f"callbacks=[{type(one).__name__}()]" for one in listed(given["callbacks"]) if isinstance(one, needing)]
     if refused:
         raise ValueError(_conflict(refused[0], "barebones=True"))
+
+
+def settings_of(kind: type[_Settings], given: Mapping[str, Any]) -> _Settings:
+    """Return settings of a kind, made of the trainer's arguments of the names of its fields."""
+    return kind(**{field.name: given[field.name] for field in attrs.fields(kind)})  # type: ignore[arg-type]
 
 
 def _conflict(argument: str, other: str) -> str:
@@ -192,51 +205,41 @@ def _check_callback(callback: Any) -> None:
 
 
 def choose_evaluation_loops(
-    limit_val_batches: int | float | None,
-    limit_test_batches: int | float | None,
-    limit_predict_batches: int | float | None,
+    given: Mapping[str, Any],
     *,
     overfit_batches: int | float,
     num_trial_batches: int,
-    inference_mode: bool,
-    use_distributed_sampler: bool,
     classes: tuple[type[ValidationLoop], type[TestLoop], type[PredictLoop]] = (ValidationLoop, TestLoop, PredictLoop),
 ) -> tuple[ValidationLoop, ValidationLoop, TestLoop, PredictLoop]:
     """Return the loops of validation in fit, validate, test and predict.
 
     Args:
-        limit_val_batches, limit_test_batches, limit_predict_batches: Part of each loader to take; None takes all.
-        overfit_batches: Part that validation takes instead, if it is not 0.
-        num_trial_batches: Batches that a trial takes instead of all of these; 0 if it is none.
-        inference_mode, use_distributed_sampler: As in `EvaluationLoop`.
+        given: The arguments of the trainer.
+        overfit_batches: Part of each loader that validation takes instead of its limit, if it is not 0.
+        num_trial_batches: Batches that a trial takes instead of all limits; 0 if it is none.
         classes: The classes of the loops.
 
     Raises:
         TypeError, ValueError: As the loops.
     """
-    if overfit_batches and limit_val_batches not in (None, overfit_batches):
-        warn_user(
-            f"`overfit_batches={overfit_batches}` overrides `limit_val_batches={limit_val_batches}`. Leave one of the "
-            "two out."
-        )
+    if overfit_batches and given["limit_val_batches"] not in (None, overfit_batches):
+        overridden = f"`limit_val_batches={given['limit_val_batches']}`"
+        warn_user(f"`overfit_batches={overfit_batches}` overrides {overridden}. Leave one of the two out.")
 
-    def limit(given: int | float | None) -> int | float:
-        return num_trial_batches or (1.0 if given is None else given)
+    def limit(name: str) -> int | float:
+        return num_trial_batches or (1.0 if given[name] is None else given[name])
 
-    settings: dict[str, Any] = {"inference_mode": inference_mode, "use_distributed_sampler": use_distributed_sampler}
+    settings: dict[str, Any] = {name: given[name] for name in ("inference_mode", "use_distributed_sampler")}
     of_validation, of_test, of_prediction = classes
     in_fit, validate = (
-        of_validation(limit_batches=1.0 if overfit_batches else limit(limit_val_batches), **settings) for _ in range(2)
+        of_validation(limit_batches=1.0 if overfit_batches else limit("limit_val_batches"), **settings)
+        for _ in range(2)
     )
     if overfit_batches:
         for loop in (in_fit, validate):
             loop.limit_batches, loop.limit_argument = overfit_batches, "overfit_batches"
-    return (
-        in_fit,
-        validate,
-        of_test(limit_batches=limit(limit_test_batches), **settings),
-        of_prediction(limit_batches=limit(limit_predict_batches), **settings),
-    )
+    test = of_test(limit_batches=limit("limit_test_batches"), **settings)
+    return in_fit, validate, test, of_prediction(limit_batches=limit("limit_predict_batches"), **settings)
 
 
 _ALL_DEVICES = ("auto", -1, "-1")

@@ -122,7 +122,8 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
         """
         from camshaft.trainer.load_from_checkpoint import rebuild_data_module  # rarely needed
 
-        return rebuild_data_module(cls, checkpoint_path, map_location, weights_only, hparams_file, kwargs)
+        built: Self = rebuild_data_module(cls, checkpoint_path, map_location, weights_only, hparams_file, kwargs)
+        return built
 
     def on_exception(self, exception: BaseException) -> None:
         """Handle an error of a verb, before `teardown`."""
@@ -139,16 +140,12 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
 
         It makes the loaders, which are then dropped.
         """
-        lines = []
-        for stage, title in _STAGES.items():
-            lines.append(f"{{{title} dataloader: {_sizes(getattr(self, f'{stage}_dataloader'))}}}")
-        return os.linesep.join(lines)
+        sizes = {title: _sizes(getattr(self, f"{stage}_dataloader")) for stage, title in _STAGES.items()}
+        return os.linesep.join(f"{{{title} dataloader: {size}}}" for title, size in sizes.items())
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the trainer, for copies and pickles."""
-        state = dict(self.__dict__)
-        state.pop("_trainer", None)
-        return state
+        return {name: value for name, value in self.__dict__.items() if name != "_trainer"}
 
 
 def _is_dataset(value: Any) -> bool:
@@ -174,5 +171,4 @@ def _sizes(make: Callable[[], Any]) -> str:
 
 
 def _size(loader: Any) -> str:
-    dataset = loader.dataset
-    return str(len(dataset)) if isinstance(dataset, Sized) else "NA"
+    return str(len(loader.dataset)) if isinstance(loader.dataset, Sized) else "NA"

@@ -6,8 +6,8 @@ import copy
 import inspect
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, ClassVar
@@ -194,7 +194,7 @@ class HyperparametersMixin:
 
         Modules and tensors in it are not copied, and neither is what cannot be.
         """
-        return _deep_copy(self.__dict__.get("_hparams_initial", Hyperparameters()))
+        return _copied(self.__dict__.get("_hparams_initial", Hyperparameters()), _copy_of)
 
     def _add_hparams(self, values: Mapping[str, Any] | Namespace, ignored: set[str], name: str | None) -> None:
         """Add values to the hyperparameters.
@@ -215,7 +215,7 @@ class HyperparametersMixin:
         for key in ignored & set(saved):
             del saved[key]
         self.__dict__["_hparams"], self.__dict__["_hparams_name"] = saved, name
-        self.__dict__["_hparams_initial"] = _deep_copy(saved)
+        self.__dict__["_hparams_initial"] = _copied(saved, _copy_of)
         if isinstance(saved, Hyperparameters):
             _warn_of_modules(saved)
             _unsaved(self, saved)
@@ -388,15 +388,10 @@ def arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] | 
 def _name_of(values: object, arguments: Mapping[str, Any]) -> str | None:
     """Return the argument that is, or equals, some values; None if there is none."""
     same = [name for name, value in arguments.items() if value is values]
-    same += [name for name, value in arguments.items() if type(value) is type(values) and _is_equal(value, values)]
+    for name, value in arguments.items() if not same else ():
+        with suppress(Exception):  # whatever the code of an object raises, as arrays do
+            same += [name] if type(value) is type(values) and value == values else []
     return same[0] if same else None
-
-
-def _is_equal(value: object, other: object) -> bool:
-    try:
-        return bool(value == other)
-    except Exception:  # whatever the code of an object raises, as arrays do
-        return False
 
 
 def _is_plain(value: Any) -> bool:
@@ -409,25 +404,21 @@ def _is_plain(value: Any) -> bool:
     return kind in _SCALARS or isinstance(value, Tensor)
 
 
-def _copied(value: Any) -> Any:
-    """Return a value whose lists, tuples and dictionaries are copied, and nothing else."""
+def _copied(value: Any, leaf: Callable[[Any], Any] | None = None) -> Any:
+    """Return a value whose lists, tuples and dictionaries are copied, and for anything else what `leaf` makes of it."""
     kind = type(value)
     if kind is list or kind is tuple:
-        return kind(_copied(item) for item in value)
+        return kind(_copied(item, leaf) for item in value)
     if kind is dict or kind is Hyperparameters:
-        return {key: _copied(item) for key, item in value.items()}
-    return value
+        items = ((key, _copied(item, leaf)) for key, item in value.items())
+        return dict(items) if leaf is None else kind(items)
+    return value if leaf is None else leaf(value)
 
 
-def _deep_copy(value: Any) -> Any:
-    """Return a copy of containers and objects; modules, tensors and objects that cannot be copied stay."""
-    kind = type(value)
-    if kind in _SCALARS or isinstance(value, (Tensor, nn.Module)):
+def _copy_of(value: Any) -> Any:
+    """Return a copy of an object; modules, tensors and objects that cannot be copied stay."""
+    if isinstance(value, (Tensor, nn.Module)):
         return value
-    if kind is list or kind is tuple:
-        return kind(_deep_copy(item) for item in value)
-    if kind is dict or kind is Hyperparameters:
-        return kind((key, _deep_copy(item)) for key, item in value.items())
     try:
         return copy.deepcopy(value)
     except Exception:  # whatever the code of an object raises

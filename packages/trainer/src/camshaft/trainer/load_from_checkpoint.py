@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import csv
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -135,11 +134,12 @@ def built(
         ValueError: If hyperparameters name classes that were not passed.
     """
     where = f"{cls.__qualname__}.load_from_checkpoint"
-    if hparams_file is not None and "hparams_file" in parameters_of(cls):
-        arguments, hparams_file = {**arguments, "hparams_file": hparams_file}, None  # it is an argument of the class
-    if hparams_file is not None:
+    missing: Mapping[str, str] = {}
+    if hparams_file is not None and "hparams_file" not in parameters_of(cls):
         checkpoint[prefix + HYPER_PARAMETERS_KEY] = _read_hyperparameters(local_path(hparams_file))
-    missing = _missing(checkpoint, prefix) if hparams_file is None else {}
+    else:
+        arguments = arguments if hparams_file is None else {**arguments, "hparams_file": hparams_file}
+        missing = _missing(checkpoint, prefix)
     facts = checkpoint
     if prefix:
         of_module = (HYPER_PARAMETERS_KEY, "hparams", NAME_KEY, "hparams_type")
@@ -153,7 +153,9 @@ def built(
 
             return instantiate_module(cls, {**saved, **arguments})
         if named:
-            raise ValueError(_named_message(named, saved, path, where))
+            rule = f"False for the checkpoint {path!s} of a command line, which names classes for {', '.join(named)}"
+            action = "Pass it if you trust the file, or pass these arguments."
+            raise ValueError(must_be("weights_only", rule, {name: saved[name] for name in named}, where, action))
         own = (INSTANTIATOR_KEY, CLASS_PATH_KEY)
         facts = {**facts, HYPER_PARAMETERS_KEY: {name: saved[name] for name in saved if name not in own}}
     if found is not None:
@@ -189,10 +191,11 @@ def _read_hyperparameters(path: str) -> dict[str, Any]:
             return {row["key"]: _value(row["value"]) for row in csv.DictReader(stream)}
     if extension not in (".yaml", ".yml"):
         raise ValueError(must_be("hparams_file", "a file of .yaml, .yml or .csv", path, where, "Pass another."))
-    if importlib.util.find_spec("yaml") is None:
+    try:
+        import yaml  # type: ignore[import-untyped, unused-ignore]
+    except ModuleNotFoundError as error:
         action = "Install PyYAML, or pass the hyperparameters as arguments."
-        raise ModuleNotFoundError(must_be("hparams_file", "read with PyYAML", path, where, action))
-    import yaml  # type: ignore[import-untyped, unused-ignore]
+        raise ModuleNotFoundError(must_be("hparams_file", "read with PyYAML", path, where, action)) from error
 
     with local_copy(path) as file, file.open(encoding="utf-8") as stream:
         read = yaml.safe_load(stream)
@@ -239,7 +242,7 @@ def _missing(checkpoint: Mapping[str, Any], prefix: str) -> dict[str, str]:
     missing: dict[str, str] = {}
     for keys, kind in objects_left_out(checkpoint).items():
         if keys[0] == prefix + HYPER_PARAMETERS_KEY:
-            missing["" if len(keys) == 1 else str(keys[1])] = f"an object ({kind})"
+            missing["" if len(keys) == 1 else str(keys[1])] = f"as an object ({kind})"
     for name, reason in checkpoint.get(prefix + UNSAVED_KEY, {}).items():
         missing[name] = f"not at all, as it could not be pickled ({reason})"
     return missing
@@ -247,20 +250,12 @@ def _missing(checkpoint: Mapping[str, Any], prefix: str) -> dict[str, str]:
 
 def _missing_message(needed: Mapping[str, str], path: _Source, where: str) -> str:
     names = ", ".join(f"`{name}`" for name in needed)
-    kept = ", ".join(
-        f"{name} as {kind}" if kind.startswith("an ") else f"{name} {kind}" for name, kind in needed.items()
-    )
+    kept = ", ".join(f"{name} {how}" for name, how in needed.items())
     action = f"Pass what is missing as a keyword argument, `{next(iter(needed))}=...`"
-    if any(kind.startswith("an ") for kind in needed.values()):
+    if any(how.startswith("as an ") for how in needed.values()):
         action += ", or weights_only=False if you trust the file"
     file = repr(path if hasattr(path, "read") else os.fspath(path))
     return f"{names} must be passed, but got a checkpoint {file} that keeps {kept}, in {where}. {action}."
-
-
-def _named_message(named: list[str], saved: Mapping[str, Any], path: object, where: str) -> str:
-    rule = f"False for the checkpoint {path!s} of a command line, which names classes for {', '.join(named)}"
-    values = {name: saved[name] for name in named}
-    return must_be("weights_only", rule, values, where, "Pass it if you trust the file, or pass these arguments.")
 
 
 def _known(cls: type, arguments: dict[str, Any], where: str) -> dict[str, Any]:

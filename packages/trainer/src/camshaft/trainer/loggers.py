@@ -111,16 +111,14 @@ def finalize_loggers(loggers: Sequence[Any], error: BaseException | None) -> Non
     Raises:
         Exception: The first error of a logger, if the verb raised none.
     """
-    status = "success" if error is None else "failed"
     first = error
     for logger in loggers:
         try:
-            logger.finalize(status)
+            logger.finalize("success" if error is None else "failed")
         except Exception as further:
-            if first is None:
-                first = further
-            else:
+            if first is not None:
                 first.add_note(f"Afterwards, {type(logger).__qualname__}.finalize raised {describe(further)}")
+            first = further if first is None else first
     if first is not None and error is None:
         raise first
 

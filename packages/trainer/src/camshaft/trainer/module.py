@@ -388,7 +388,8 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         """
         from camshaft.trainer.load_from_checkpoint import rebuild  # rarely needed
 
-        return rebuild(cls, checkpoint_path, map_location, strict, weights_only, hparams_file, kwargs)
+        built: Self = rebuild(cls, checkpoint_path, map_location, strict, weights_only, hparams_file, kwargs)
+        return built
 
     # export
 

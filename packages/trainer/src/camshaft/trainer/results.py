@@ -67,7 +67,7 @@ class _PathWrapper(TextWrapper):
 
 
 def _reason(trainer: Any) -> str:
-    reason = trainer.fit_loop.stop_reason
+    reason: str | None = trainer.fit_loop.stop_reason
     if reason is None:
         return "nothing was left to train"
     for callback in trainer.callbacks:

@@ -109,28 +109,26 @@ def running(trainer: Any, call: VerbCall) -> Iterator[Run]:
         )
     module = choose_module(call.verb, call.model, trainer.model)
     with _borrowed(module, trainer, is_trained=call.verb == "fit") as lent:
+        run: Run | None = None
+        raised: BaseException | None = None
         try:
             run = _attach(trainer, call, module, lent)
-            raised: BaseException | None = None
-            try:
-                yield run
-            except OrderlyExit:
-                raise
-            except BaseException as error:
-                raised = error
-                if isinstance(error, KeyError) and run.checkpoint is not None:
-                    note_left_out(error, run.checkpoint)
-                raise
-            finally:
-                state.status = TrainerStatus.FINISHED if raised is None else TrainerStatus.INTERRUPTED
+            yield run
+        except OrderlyExit:
+            raise
+        except BaseException as error:
+            raised = error
+            state.status = TrainerStatus.INTERRUPTED
+            if isinstance(error, KeyError) and run is not None and run.checkpoint is not None:
+                note_left_out(error, run.checkpoint)
+            raise
+        finally:
+            if run is not None:
+                state.status = TrainerStatus.INTERRUPTED
                 run.stage = None
                 run.forget_saves()  # of a verb that failed before it could begin
                 finalize_loggers(trainer.loggers, raised)
-        except OrderlyExit:
-            raise
-        except BaseException:
-            state.status = TrainerStatus.INTERRUPTED
-            raise
+                state.status = TrainerStatus.FINISHED if raised is None else TrainerStatus.INTERRUPTED
 
 
 def _attach(trainer: Any, call: VerbCall, module: nn.Module, lent: list[tuple[Any, Any]]) -> Run:
@@ -141,10 +139,11 @@ def _attach(trainer: Any, call: VerbCall, module: nn.Module, lent: list[tuple[An
     state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.find_log_dir)
     run = _new_run(trainer, call, module)
     state.run, state.status = run, TrainerStatus.RUNNING
-    if _is_attachable(run.data):
-        if _is_of_another(run.data, trainer):
-            lent.append((run.data, run.data.trainer))
-        run.data.trainer = trainer
+    data: Any = run.data
+    if _is_attachable(data):
+        if _is_of_another(data, trainer):
+            lent.append((data, data.trainer))
+        data.trainer = trainer
     if metric_log is not None:
         metric_log.clear(run.module)
     return run
@@ -164,7 +163,7 @@ def attach_module(module: nn.Module, trainer: Any, metric_log: MetricLog | None)
         part.__dict__.update(_trainer=trainer, _metric_log=log)
 
 
-def _is_attachable(one: object) -> bool:
+def _is_attachable(one: Any) -> bool:
     """Return whether an object is a training module or a data module."""
     return isinstance(one, HyperparametersMixin) and hasattr(one, "_trainer")
 
@@ -380,13 +379,13 @@ def choose_data(
     has_loaders = any(loader is not None for loader in loaders.values())
     if datamodule is None:
         return loaders, None if has_loaders else previous
+    where = f"Trainer.{verb}"
     if has_loaders:
-        rule = "None if loaders are passed"
-        raise ValueError(must_be("datamodule", rule, datamodule, f"Trainer.{verb}", "Pass one of the two."))
+        raise ValueError(must_be("datamodule", "None if loaders are passed", datamodule, where, "Pass one of the two."))
     if not _provides_loaders(datamodule):
         rule = f"an object with at least one of {', '.join(_LOADER_HOOKS)}"
         action = "Pass a data module, or loaders by their own arguments."
-        raise TypeError(must_be("datamodule", rule, datamodule, f"Trainer.{verb}", action))
+        raise TypeError(must_be("datamodule", rule, datamodule, where, action))
     return loaders, datamodule
 
 

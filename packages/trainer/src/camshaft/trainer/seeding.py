@@ -61,11 +61,10 @@ def _checked(seed: Any) -> int:
         if seed is None:
             warn_user("seed_everything got no seed and uses 0. Pass one.")
             seed = 0
-    error = ValueError(must_be("seed", "an int from 0 to 2**32 - 1", seed, where, "Pass another."))
     try:
         chosen = int(seed) if isinstance(seed, str) else index(seed)
-    except (TypeError, ValueError) as cause:
-        raise error from cause
+    except (TypeError, ValueError):
+        chosen = -1
     if isinstance(seed, bool) or not 0 <= chosen < 2**32:
-        raise error
+        raise ValueError(must_be("seed", "an int from 0 to 2**32 - 1", seed, where, "Pass another."))
     return chosen

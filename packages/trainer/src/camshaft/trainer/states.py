@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 import attrs
 
 
-class StateName(str, Enum):  # noqa: UP042  # `StrEnum` compares case
-    """The base of enumerations whose members equal their values, in upper or lower case."""
-
-    def __eq__(self, other: object) -> bool:
-        other = other.value if isinstance(other, Enum) else other
-        return isinstance(other, str) and self.value.lower() == other.lower()
-
-    def __hash__(self) -> int:
-        return hash(self.value.lower())
-
-
-class TrainerStatus(StateName):
+class TrainerStatus(StrEnum):
     """Status of a trainer: a verb runs, ended without an error, or was interrupted by one."""
 
     INITIALIZING = "initializing"
@@ -32,7 +21,7 @@ class TrainerStatus(StateName):
         return self in (TrainerStatus.FINISHED, TrainerStatus.INTERRUPTED)
 
 
-class TrainerFn(StateName):
+class TrainerFn(StrEnum):
     """The verbs."""
 
     FITTING = "fit"
@@ -41,7 +30,7 @@ class TrainerFn(StateName):
     PREDICTING = "predict"
 
 
-class RunningStage(StateName):
+class RunningStage(StrEnum):
     """The stages of verbs; fit is in the stage of training but for the sanity check and its validations."""
 
     TRAINING = "train"
@@ -54,12 +43,6 @@ class RunningStage(StateName):
     def evaluating(self) -> bool:
         """True for validation, test and the sanity check."""
         return self in (RunningStage.VALIDATING, RunningStage.TESTING, RunningStage.SANITY_CHECKING)
-
-    @property
-    def dataloader_prefix(self) -> str:
-        """The word for the stage in names of loader hooks, such as "val" in `val_dataloader`."""
-        is_validation = self in (RunningStage.VALIDATING, RunningStage.SANITY_CHECKING)
-        return "val" if is_validation else str(self.value)
 
 
 @attrs.frozen

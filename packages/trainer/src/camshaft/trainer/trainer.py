@@ -45,6 +45,7 @@ from camshaft.trainer.configuration import (
     num_devices_of,
     num_nodes_of,
     precision_of,
+    settings_of,
     switches,
     with_profiler,
 )
@@ -204,20 +205,10 @@ class Trainer:
     ) -> None:
         super().__init__()
         if barebones:
-            check_barebones(
-                callbacks,
-                logger=logger,
-                enable_checkpointing=enable_checkpointing,
-                enable_progress_bar=enable_progress_bar,
-                enable_model_summary=enable_model_summary,
-                num_sanity_val_steps=num_sanity_val_steps,
-                log_every_n_steps=log_every_n_steps,
-                fast_dev_run=fast_dev_run,
-                profiler=profiler,
-                report=report,
-            )
+            check_barebones(locals())
             logger = enable_checkpointing = enable_progress_bar = enable_model_summary = False
             num_sanity_val_steps = log_every_n_steps = 0
+        given = locals()
         self._barebones, self.strict_hooks = barebones, strict_hooks
         self.verb_state = VerbState()
         self._default_root_dir = absolute(usable_path("default_root_dir", default_root_dir or os.curdir, "Trainer"))
@@ -242,41 +233,18 @@ class Trainer:
             enable_model_summary=enable_model_summary,
             enable_checkpointing=enable_checkpointing,
         )
-        limits = FitLimits(
-            max_epochs=max_epochs,
-            min_epochs=min_epochs,
-            max_steps=max_steps,
-            min_steps=min_steps,
-            max_time=max_time,
-            limit_train_batches=limit_train_batches,
-            overfit_batches=overfit_batches,
-            val_check_interval=val_check_interval,
-            check_val_every_n_epoch=check_val_every_n_epoch,
-            num_sanity_val_steps=num_sanity_val_steps,
-            reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
-            agree_every_n_batches=agree_every_n_batches,
-        )
+        limits = settings_of(FitLimits, given)
         if self.fast_dev_run:
             limits = limits_of_trial(limits, int(self.fast_dev_run))
         validation, self.validate_loop, self.test_loop, self.predict_loop = choose_evaluation_loops(
-            limit_val_batches,
-            limit_test_batches,
-            limit_predict_batches,
+            given,
             overfit_batches=limits.overfit_batches,
             num_trial_batches=int(self.fast_dev_run),
             classes=self.loop_classes[1:],
-            inference_mode=inference_mode,
-            use_distributed_sampler=use_distributed_sampler,
         )
-        settings = OptimizationSettings(
-            accumulate_grad_batches=accumulate_grad_batches,
-            gradient_clip_val=gradient_clip_val,
-            gradient_clip_algorithm=gradient_clip_algorithm,
-            zero_grad=zero_grad,
-            truncated_bptt_steps=truncated_bptt_steps,
+        self.fit_loop = self.loop_classes[0](
+            limits, settings_of(OptimizationSettings, given), settings_of(LoaderSettings, given), validation
         )
-        of_loaders = LoaderSettings(stateless_loaders, use_distributed_sampler)
-        self.fit_loop = self.loop_classes[0](limits, settings, of_loaders, validation)
         self._log_every_n_steps = choose_log_interval(log_every_n_steps)
         self.metric_log: MetricLog | None = None
         if not barebones:

@@ -81,13 +81,7 @@ class Tuner:
             raise ValueError(must_be("method", "'fit'", method, f"{_WHERE}.lr_find", action))
         self._check(LearningRateFinder, method, train_dataloaders, val_dataloaders, dataloaders)
         finder = self.learning_rate_finder(
-            min_lr=min_lr,
-            max_lr=max_lr,
-            num_training_steps=num_training,
-            mode=mode,
-            early_stop_threshold=early_stop_threshold,
-            update_attr=update_attr,
-            attr_name=attr_name,
+            min_lr, max_lr, num_training, mode, early_stop_threshold, update_attr, attr_name
         )
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         search(self._trainer, [finder], VerbCall("fit", model, loaders, datamodule))
@@ -127,15 +121,7 @@ class Tuner:
             MemoryError: If none of the sizes fits.
         """
         self._check(BatchSizeFinder, method, train_dataloaders, val_dataloaders, dataloaders)
-        finder = self.batch_size_finder(
-            mode=mode,
-            steps_per_trial=steps_per_trial,
-            init_val=init_val,
-            max_trials=max_trials,
-            batch_arg_name=batch_arg_name,
-            margin=margin,
-            max_val=max_val,
-        )
+        finder = self.batch_size_finder(mode, steps_per_trial, init_val, max_trials, batch_arg_name, margin, max_val)
         if method == "fit":
             loaders = {"train": train_dataloaders, "validate": val_dataloaders}
             search(self._trainer, [finder], VerbCall("fit", model, loaders, datamodule))
@@ -150,13 +136,13 @@ class Tuner:
         if method not in get_args(Verb):
             rule = f"one of {', '.join(map(repr, get_args(Verb)))}"
             raise ValueError(must_be("method", rule, method, _WHERE, "Pass the verb whose batches are to be tried."))
-        given = {"train_dataloaders": train_dataloaders, "val_dataloaders": val_dataloaders}
-        if method == "fit":
-            given = {"dataloaders": dataloaders}
-        action = f"Pass `{'train_dataloaders' if method == 'fit' else 'dataloaders'}`."
-        for field, value in given.items():
+        of_fit = {"train_dataloaders": train_dataloaders, "val_dataloaders": val_dataloaders}
+        used, unused = (
+            ("train_dataloaders", {"dataloaders": dataloaders}) if method == "fit" else ("dataloaders", of_fit)
+        )
+        for field, value in unused.items():
             if value is not None:
-                raise ValueError(must_be(field, f"None with method={method!r}", value, _WHERE, action))
+                raise ValueError(must_be(field, f"None with method={method!r}", value, _WHERE, f"Pass `{used}`."))
         own = next((callback for callback in self._trainer.callbacks if isinstance(callback, kind)), None)
         if own is not None:
             action = "Remove it, or let `fit` search."

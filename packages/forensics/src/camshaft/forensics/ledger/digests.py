@@ -10,7 +10,9 @@ against somebody who looks for two tensors with the same digest.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +51,8 @@ def digest_of(tensor: Tensor) -> Tensor:
     with torch.no_grad():
         if hasattr(tensor, "device_mesh"):
             return _digest_of_shard(tensor)
-        if tensor.layout != torch.strided:
-            dense = tensor.detach().to_dense()
-            return _digest(dense.reshape(-1), None)
-        return _digest(tensor.detach().reshape(-1), None)
+        dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
+        return _digest(dense.reshape(-1), None)
 
 
 def digests_of(tensors: Mapping[str, Tensor], collectives: Collectives, device: torch.device) -> Tensor:
@@ -74,7 +74,7 @@ def digests_of(tensors: Mapping[str, Tensor], collectives: Collectives, device: 
         digest_of(tensor).to(device, non_blocking=True) if rank == 0 or hasattr(tensor, "device_mesh") else zero
         for tensor in tensors.values()
     ]
-    digests = torch.stack(own) if own else torch.zeros(0, dtype=torch.int64, device=device)
+    digests = torch.stack(own) if own else zero.expand(0)
     return collectives.reduce(digests, "sum") if world_size > 1 and own else digests
 
 
@@ -161,8 +161,6 @@ def signed_as_hex(number: int) -> str:
 
 def slow_generators() -> dict[str, str]:
     """Return digests of Python's and NumPy's (if imported) global generators; reading these costs some 50 µs."""
-    import sys
-
     digests = {"python": hex_of(repr(random.getstate()).encode())}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -219,23 +217,18 @@ def _digest_of_shard(tensor: Any) -> Tensor:
 
     def along(dim: int) -> Tensor:
         """Return the indices along a dimension that this shard holds: those of a vector that is sharded likewise."""
-        own: list[Any] = []
-        for placement in placements:
-            if getattr(placement, "dim", None) != dim:
-                own.append(Replicate())
-            elif isinstance(placement, Shard):
-                own.append(Shard(0))
-            else:  # strided, where a dimension is sharded by two meshes from the inner to the outer one
-                own.append(type(placement)(0, split_factor=placement.split_factor))
+        own: list[Any] = [Replicate() for _ in placements]
+        for place, placement in enumerate(placements):
+            if getattr(placement, "dim", None) == dim:
+                # strided where a dimension is sharded by two meshes from the inner to the outer one
+                is_plain = isinstance(placement, Shard)
+                own[place] = Shard(0) if is_plain else type(placement)(0, split_factor=placement.split_factor)
         vector = torch.arange(tensor.shape[dim], device=local.device)
         part: DTensor = distribute_tensor(vector, mesh, own, src_data_rank=None)  # which sends nothing
-        return part.to_local()
+        indices: Tensor = part.to_local() * math.prod(tensor.shape[dim + 1 :])
+        return indices
 
-    stride, indices = 1, []
-    for dim in reversed(range(tensor.dim())):
-        indices.append(along(dim) * stride)
-        stride *= tensor.shape[dim]
-    return _digest(local.reshape(-1), (tuple(local.shape), list(reversed(indices))))
+    return _digest(local.reshape(-1), (tuple(local.shape), [along(dim) for dim in range(tensor.dim())]))
 
 
 def _digest(values: Tensor, places: tuple[tuple[int, ...], list[Tensor]] | None) -> Tensor:
@@ -249,39 +242,29 @@ def _digest(values: Tensor, places: tuple[tuple[int, ...], list[Tensor]] | None)
     if values.is_complex() and values.element_size() > 8:
         halves = [_digest(torch.view_as_real(values)[:, half].contiguous(), places) for half in (0, 1)]
         return halves[0] + halves[1] * _GOLDEN
-    total: Tensor | None = None
+    total = torch.zeros((), dtype=torch.int64, device=values.device)
     for start in range(0, values.numel(), NUM_PER_CHUNK):
         chunk = values[start : start + NUM_PER_CHUNK]
         bits = chunk.contiguous().view(_INTEGERS[chunk.element_size()]).to(torch.int64)
-        if places is None:
-            keys = _keys(start, chunk.numel(), chunk.device)
-        else:
-            keys = _mix(_whole_indices(start, chunk.numel(), *places, chunk.device))
+        keys = _keys(start, chunk.numel(), places, chunk.device)
         part = _mix(bits + keys).sum()
-        total = part if total is None else total + part
-    return torch.zeros((), dtype=torch.int64, device=values.device) if total is None else total
+        total += part
+    return total
 
 
-def _keys(start: int, length: int, device: torch.device) -> Tensor:
-    """Return the mixed indices of elements; those of the first chunk are kept."""
+def _keys(start: int, length: int, places: tuple[tuple[int, ...], list[Tensor]] | None, device: torch.device) -> Tensor:
+    """Return the mixed indices, in the whole tensor, of elements; those of the first chunk are kept."""
+    if places is not None:
+        shape, along = places
+        flat = torch.arange(start, start + length, device=device)
+        pairs = zip(along, torch.unravel_index(flat, shape), strict=True)
+        return _mix(sum((indices[own] for indices, own in pairs), torch.zeros_like(flat)))
     if start:
         return _mix(torch.arange(start, start + length, device=device))
     kept = _keys_of_first.get(device)
     if kept is None or kept.numel() < length:
         kept = _keys_of_first[device] = _mix(torch.arange(length, device=device))
     return kept[:length]
-
-
-def _whole_indices(
-    start: int, length: int, shape: tuple[int, ...], along: list[Tensor], device: torch.device
-) -> Tensor:
-    """Return the indices in the whole tensor of the elements of a shard, from one on."""
-    rest = torch.arange(start, start + length, device=device)
-    whole = torch.zeros_like(rest)
-    for size, indices in zip(reversed(shape), reversed(along), strict=True):
-        whole += indices[rest % size]
-        rest = rest // size
-    return whole
 
 
 def _mix(values: Tensor) -> Tensor:

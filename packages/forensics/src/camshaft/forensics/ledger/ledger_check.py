@@ -77,7 +77,6 @@ class LedgerCheck(RunLedger):
         self.is_required = is_required
         self.last_step: int | None = None
         self._state_key = state_key
-        self._is_always_due = False
         self._given = path
         self._due: dict[int, bool] = {}  # by step whether its line has digests
         self._header: dict[str, Any] = {}

@@ -18,6 +18,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -212,10 +213,8 @@ class LedgerFile:
 
 def previous_ledger_of(path: Path | str) -> Path | str:
     """Return where the ledger of the run before is kept when another one begins at its path or URL."""
-    if isinstance(path, Path):
-        return path.with_name(f"{path.stem}.previous{path.suffix}")
     stem, suffix = os.path.splitext(path)
-    return f"{stem}.previous{suffix}"
+    return type(path)(f"{stem}.previous{suffix}")
 
 
 def ledger_path(path: str | os.PathLike[str]) -> Path | str:
@@ -241,11 +240,8 @@ def find_ledger(run: str | os.PathLike[str]) -> Path | str:
     text = local_path(run)
     text = absolute(text) if is_url(text) else text
     direct = join(text, FILE_NAME)
-    if exists(text) and not is_folder(text):
-        found = [text]
-    elif exists(direct):
-        found = [direct]
-    else:
+    found = [text] if exists(text) and not is_folder(text) else [direct] if exists(direct) else []
+    if not found:
         below = files_below(text) if is_url(text) else map(str, Path(text).rglob(FILE_NAME))
         found = sorted(one for one in below if os.path.basename(one) == FILE_NAME)
     if len(found) != 1:
@@ -346,11 +342,9 @@ def name_of_device(device: torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, torch and camshaft's packages."""
+    """Return the versions of Python, torch and camshaft's packages, as far as these are installed."""
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in _DISTRIBUTIONS:
-        try:
+        with suppress(PackageNotFoundError):
             found[f"camshaft-{name}"] = version(f"camshaft-{name}")
-        except PackageNotFoundError:  # not installed, or run from its sources
-            continue
     return found

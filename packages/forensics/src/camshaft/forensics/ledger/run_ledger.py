@@ -111,7 +111,6 @@ class RunLedger(Callback):
         self._file = LedgerFile(path)
         self.every_n_steps = every_n_steps
         self.weights_every_n_steps = weights_every_n_steps
-        self._is_always_due = every_n_steps == 1
         self._trainer: TrainerProtocol | None = None  # while it trains
         self._take_samples: Callable[[], Any] | None = None
         self._generators: TorchGenerators | None = None
@@ -158,12 +157,12 @@ class RunLedger(Callback):
         """Note a batch."""
         samples = None if self._take_samples is None else self._take_samples()
         self._batch = batch_idx, samples, batch
-        if self._is_always_due or self._is_due(trainer.global_step + 1):
+        if self._is_due(trainer.global_step + 1):
             self._add_batch()
 
     def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Tensor) -> None:
         """Note a loss."""
-        if not self._is_always_due and not self._is_due(trainer.global_step + 1):
+        if not self._is_due(trainer.global_step + 1):
             return
         window = self._window
         if not window.batches:  # a further update of the same batch
@@ -173,7 +172,7 @@ class RunLedger(Callback):
     def on_before_optimizer_step(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
         """Note an update. Collective where parameters are sharded, and where weights are digested."""
         step = trainer.global_step + 1
-        if not self._is_always_due and not self._is_due(step):
+        if not self._is_due(step):
             return
         window = self._window
         norm = self._norm_of(optimizer)
@@ -332,10 +331,8 @@ class _Window:
         """Add what was noted later for the same update."""
         if self.batches and later.batches[:1] == self.batches[-1:]:  # the same batch once more
             del later.batches[0], later.samples[0]
-        self.batches += later.batches
-        self.samples += later.samples
-        self.losses += later.losses
-        self.norms += later.norms
+        for name, noted in attrs.asdict(later, recurse=False).items():
+            getattr(self, name).extend(noted)
 
     def plain(self) -> list[list[Any]]:
         """Return it as plain values; waits for the device."""
@@ -401,12 +398,10 @@ class _Digests:
 def _fetch(windows: Sequence[_Window]) -> None:
     """Replace scalars that are on a device by floats; waits for it, once for each dtype."""
     waiting: dict[tuple[torch.device, torch.dtype], list[tuple[list[Any], int]]] = {}
-    for window in windows:
-        for numbers in (window.losses, window.norms):
-            for place, number in enumerate(numbers):
-                if isinstance(number[0], Tensor):
-                    value = number[0]
-                    waiting.setdefault((value.device, value.dtype), []).append((numbers, place))
+    for numbers in (numbers for window in windows for numbers in (window.losses, window.norms)):
+        for place, number in enumerate(numbers):  # of a window that was restored texts
+            if isinstance(number[0], Tensor):
+                waiting.setdefault((number[0].device, number[0].dtype), []).append((numbers, place))
     for (_, dtype), places in waiting.items():
         scalars = torch.stack([numbers[place][0].reshape(()) for numbers, place in places])
         for (numbers, place), value in zip(places, scalars.tolist(), strict=True):

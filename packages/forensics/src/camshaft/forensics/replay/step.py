@@ -251,7 +251,7 @@ class StepWatch(Observer):
         steps: The steps of the update so far; empty before.
     """
 
-    after_module: ClassVar[tuple[str, ...]] = ("on_before_optimizer_step",)
+    after_module: ClassVar[frozenset[str]] = frozenset({"on_before_optimizer_step"})
 
     def __init__(
         self,
@@ -327,8 +327,9 @@ class StepWatch(Observer):
 
     def at_end(self) -> None:
         """Call `inspect` with each step."""
-        for step in self.steps if self._call_inspect is not None else ():
-            self._call_inspect(step)
+        for step in self.steps:
+            if self._call_inspect is not None:
+                self._call_inspect(step)
 
     def call_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Look into a step of the update, and end the replay after the last one."""

@@ -568,15 +568,16 @@ def put_state(capture: CapturedStep, module: nn.Module, trainer: Any) -> None:
 
 
 def _check_names(kind: str, capture: CapturedStep, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    for name in expected:
-        if name not in found:
-            raise _does_not_fit(capture, f"it has no {kind} {name}")
-    for name, one in found.items():
-        if name not in expected:
-            raise _does_not_fit(capture, f"it has a further {kind}, {name}")
-        if isinstance(one, Tensor) and one.shape != expected[name].shape:
-            shapes = f"{tuple(one.shape)}, not {tuple(expected[name].shape)}"
-            raise _does_not_fit(capture, f"its {kind} {name} has the shape {shapes}")
+    problems = [f"it has no {kind} {name}" for name in expected if name not in found]
+    problems += [f"it has a further {kind}, {name}" for name in found if name not in expected]
+    if kind == "parameter" and not problems:
+        problems = [
+            f"its parameter {name} has the shape {tuple(one.shape)}, not {tuple(expected[name].shape)}"
+            for name, one in found.items()
+            if one.shape != expected[name].shape
+        ]
+    if problems:
+        raise _does_not_fit(capture, problems[0])
 
 
 def _does_not_fit(capture: CapturedStep, problem: str) -> CaptureError:

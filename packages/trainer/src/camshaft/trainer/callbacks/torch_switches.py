@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from camshaft.callbacks.arguments import check_one_of
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.support.messages import must_be
 
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -32,12 +32,8 @@ class TorchSwitches(Callback):
         benchmark: bool | None = None,
         detect_anomaly: bool | None = None,
     ) -> None:
-        where, action = type(self).__name__, "Pass one of these."
-        if deterministic not in (True, False, None, "warn"):
-            raise ValueError(must_be("deterministic", "True, False, 'warn' or None", deterministic, where, action))
-        for name, value in (("benchmark", benchmark), ("detect_anomaly", detect_anomaly)):
-            if value not in (True, False, None):
-                raise ValueError(must_be(name, "True, False or None", value, where, action))
+        check_one_of(self, (True, False, "warn", None), deterministic=deterministic)
+        check_one_of(self, (True, False, None), benchmark=benchmark, detect_anomaly=detect_anomaly)
         self.deterministic = deterministic
         self.benchmark = benchmark
         self.detect_anomaly = detect_anomaly

@@ -37,78 +37,6 @@ from camshaft.trainer.trainer import Trainer
 _EXIT_USAGE = 2
 
 
-class OptionParser(ArgumentParser):
-    """A parser of options whose names are written out; its errors are short and name the closest option."""
-
-    _errors_inside: ClassVar[list[str]] = []
-    """Errors of the parsers that jsonargparse made for classes, within the parsing under way."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the error to the standard error, and exit with 2; raise it where `exit_on_error` is false."""
-        text = self._explained(message, ex)
-        if not self.exit_on_error:
-            self._errors_inside.append(text)
-            raise ArgumentError(None, text) from ex
-        self._errors_inside.clear()
-        print(f"error: {text}\nSee `{self.prog.replace(' [options]', '')} --help`.", file=sys.stderr)
-        self.exit(_EXIT_USAGE)
-        raise AssertionError  # pragma: no cover - exit does not return
-
-    def validate(self, namespace: Any, *args: Any, **kwargs: Any) -> None:
-        """Check a configuration; an unknown key raises `KeyError` with the closest option."""
-        try:
-            super().validate(namespace, *args, **kwargs)
-        except KeyError as error:
-            unknown = [self._no_option(key) for key in namespace.keys() if not self._is_option(key)]  # noqa: SIM118
-            if unknown:
-                raise type(error)(unknown[0]) from error
-            raise
-
-    def _explained(self, message: str, ex: Exception | None) -> str:
-        """Return the text of an error: of an unknown option, of a refused value, or else the parser's message."""
-        if ex is None:
-            given = [word.partition("=")[0] for word in getattr(self, "args", None) or () if word.startswith("--")]
-            unknown = [self._no_option(one[2:]) for one in given if not self._is_option(one[2:].rstrip("+"))]
-            return "\n".join(dict.fromkeys(unknown)) or message
-        option, value = _refused(ex)
-        if option is None:
-            return message
-        inside = next((text for text in reversed(self._errors_inside) if text in message), None)
-        if inside is not None:
-            return f"--{option.dest}.{inside[2:]}" if inside.startswith("--") else f"--{option.dest}: {inside}"
-        return message if isinstance(value, (Mapping, list)) else _bad_value(option, value)
-
-    def _is_option(self, key: str) -> bool:
-        """Return whether a key is that of an option, or of a part or a group of options."""
-        key = self._without_subcommand(key)
-        return any(
-            f"{name}.".startswith(f"{key}.") or (takes_parts and key.startswith(f"{name}."))
-            for name, takes_parts in self._options().items()
-        )
-
-    def _no_option(self, key: str) -> str:
-        key = self._without_subcommand(key)
-        return f"--{key} is not an option. {_closest(key, self._options())}"
-
-    def _without_subcommand(self, key: str) -> str:
-        first, _, rest = key.partition(".")
-        return rest if first in self._subparsers_by_name() and rest else key
-
-    def _subparsers_by_name(self) -> Mapping[str, OptionParser]:
-        action: Any = getattr(self, "_subcommands_action", None)
-        return {} if action is None else action.choices
-
-    def _options(self) -> dict[str, bool]:
-        """Return the keys of the options, each with whether its value may have parts with keys of their own."""
-        options = {action.dest: hasattr(action, "_typehint") for action in self._actions}
-        for parser in self._subparsers_by_name().values():
-            options |= parser._options()
-        return options
-
-
 def _refused(error: Exception) -> tuple[Any, Any]:
     """Return the option that refused its value, and the value, as the calls that led to an error had them."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -185,12 +113,19 @@ _TRAINER_TYPES: Mapping[str, Any] = {
 }
 """Types of arguments that take many forms, restricted to those of a command line or a file."""
 
-_ANY_SUBCLASS: Mapping[type, type] = {TrainingModule: ModuleClass, DataModule: DataModuleClass}
-"""By base class that a module must have, the type that takes other classes as well."""
+_ANY_SUBCLASS: Mapping[Any, Any] = {
+    TrainingModule: ModuleClass,
+    DataModule: DataModuleClass,
+    (Optimizer,): (OptimizerClass,),
+    LRSchedulerTypeTuple: (SchedulerClass,),
+}
+"""By base classes, the types that have short names for their subclasses, and take other classes as well."""
 
 
-class TrainerArgumentParser(OptionParser):
-    """A parser of options, to which the arguments of classes are added.
+class TrainerArgumentParser(ArgumentParser):
+    """A parser of options whose names are written out, to which the arguments of classes are added.
+
+    Its errors are short and name the closest option.
 
     Args:
         *args: As of `jsonargparse.ArgumentParser`.
@@ -204,6 +139,9 @@ class TrainerArgumentParser(OptionParser):
         optimizers, lr_schedulers: By key, the classes and the link that were added.
     """
 
+    _errors_inside: ClassVar[list[str]] = []
+    """Errors of the parsers that jsonargparse made for classes, within the parsing under way."""
+
     def __init__(
         self,
         *args: Any,
@@ -212,11 +150,73 @@ class TrainerArgumentParser(OptionParser):
         default_env: bool = False,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("formatter_class", TopicFormatter)
+        kwargs = {"formatter_class": TopicFormatter, "allow_abbrev": False, **kwargs}
         super().__init__(*args, description=description, env_prefix=env_prefix, default_env=default_env, **kwargs)
         self.callback_keys: list[str] = []
         self.optimizers: dict[str, tuple[Any, str]] = {}
         self.lr_schedulers: dict[str, tuple[Any, str]] = {}
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the error to the standard error, and exit with 2; raise it where `exit_on_error` is false."""
+        text = self._explained(message, ex)
+        if not self.exit_on_error:
+            self._errors_inside.append(text)
+            raise ArgumentError(None, text) from ex
+        self._errors_inside.clear()
+        print(f"error: {text}\nSee `{self.prog.replace(' [options]', '')} --help`.", file=sys.stderr)
+        self.exit(_EXIT_USAGE)
+        raise AssertionError  # pragma: no cover - exit does not return
+
+    def validate(self, namespace: Any, *args: Any, **kwargs: Any) -> None:
+        """Check a configuration; an unknown key raises `KeyError` with the closest option."""
+        try:
+            super().validate(namespace, *args, **kwargs)
+        except KeyError as error:
+            unknown = [self._no_option(key) for key in namespace.keys() if not self._is_option(key)]  # noqa: SIM118
+            if unknown:
+                raise type(error)(unknown[0]) from error
+            raise
+
+    def _explained(self, message: str, ex: Exception | None) -> str:
+        """Return the text of an error: of an unknown option, of a refused value, or else the parser's message."""
+        if ex is None:
+            given = [word.partition("=")[0] for word in getattr(self, "args", None) or () if word.startswith("--")]
+            unknown = [self._no_option(one[2:]) for one in given if not self._is_option(one[2:].rstrip("+"))]
+            return "\n".join(dict.fromkeys(unknown)) or message
+        option, value = _refused(ex)
+        if option is None:
+            return message
+        inside = next((text for text in reversed(self._errors_inside) if text in message), None)
+        if inside is not None:
+            return f"--{option.dest}.{inside[2:]}" if inside.startswith("--") else f"--{option.dest}: {inside}"
+        return message if isinstance(value, (Mapping, list)) else _bad_value(option, value)
+
+    def _is_option(self, key: str) -> bool:
+        """Return whether a key is that of an option, or of a part or a group of options."""
+        key = self._without_subcommand(key)
+        return any(
+            f"{name}.".startswith(f"{key}.") or (takes_parts and key.startswith(f"{name}."))
+            for name, takes_parts in self._options().items()
+        )
+
+    def _no_option(self, key: str) -> str:
+        key = self._without_subcommand(key)
+        return f"--{key} is not an option. {_closest(key, self._options())}"
+
+    def _without_subcommand(self, key: str) -> str:
+        first, _, rest = key.partition(".")
+        return rest if first in self._subparsers_by_name() and rest else key
+
+    def _subparsers_by_name(self) -> Mapping[str, TrainerArgumentParser]:
+        action: Any = getattr(self, "_subcommands_action", None)
+        return {} if action is None else action.choices
+
+    def _options(self) -> dict[str, bool]:
+        """Return the keys of the options, each with whether its value may have parts with keys of their own."""
+        options = {action.dest: hasattr(action, "_typehint") for action in self._actions}
+        for parser in self._subparsers_by_name().values():
+            options |= parser._options()
+        return options
 
     def add_class_args(
         self, cls: Any, nested_key: str | None, subclass_mode: bool = False, required: bool = True
@@ -239,24 +239,13 @@ class TrainerArgumentParser(OptionParser):
         made = cls if isinstance(cls, type) or not callable(cls) else class_from_function(cls)
         if not isinstance(made, type):
             action = "Pass the class, or a function that returns an instance."
-            raise TypeError(
-                must_be("cls", "a class or a function", cls, "TrainerArgumentParser.add_class_args", action)
-            )
+            raise TypeError(must_be("cls", "a class or a function", cls, "TrainerArgumentParser", action))
         if issubclass(made, Trainer):
             return self._add_trainer(made, nested_key)
         if issubclass(made, Callback) and nested_key is not None:
             self.callback_keys.append(nested_key)
         if subclass_mode and nested_key is not None:
-            base = _ANY_SUBCLASS.get(made, made)
-            self.add_subclass_arguments(
-                base,
-                nested_key,
-                fail_untyped=False,
-                required=required,
-                help='A class, or "class_path" and "init_args".',
-                metavar="CLASS",
-            )
-            show_briefly(self, nested_key)
+            self._add_named(made, nested_key, required=required)
             return [nested_key]
         added: list[str] = self.add_class_arguments(made, nested_key, fail_untyped=False, sub_configs=True)
         return added
@@ -287,19 +276,18 @@ class TrainerArgumentParser(OptionParser):
             if not issubclass(one, base):
                 action = "Pass classes of torch, or such that derive from one."
                 raise TypeError(must_be(nested_key, "optimizers or schedulers", one, "TrainerArgumentParser", action))
-        settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False, "skip": {argument}}
+        settings: dict[str, Any] = {"instantiate": False, "skip": {argument}}
         if listed is not classes:
-            self.add_class_arguments(classes, nested_key, sub_configs=True, **settings)
+            self.add_class_arguments(classes, nested_key, fail_untyped=False, sub_configs=True, **settings)
         else:
-            accepted = {(Optimizer,): (OptimizerClass,), LRSchedulerTypeTuple: (SchedulerClass,)}.get(classes, classes)
-            self.add_subclass_arguments(
-                accepted,
-                nested_key,
-                help='A class, or "class_path" and "init_args".',
-                metavar="CLASS",
-                **settings,
-            )
-            show_briefly(self, nested_key)
+            self._add_named(classes, nested_key, **settings)
+
+    def _add_named(self, classes: Any, nested_key: str, **settings: Any) -> None:
+        """Add an option that names a subclass, with its arguments."""
+        accepted = _ANY_SUBCLASS.get(classes, classes)
+        text = 'A class, or "class_path" and "init_args".'
+        self.add_subclass_arguments(accepted, nested_key, fail_untyped=False, help=text, metavar="CLASS", **settings)
+        show_briefly(self, nested_key)
 
     def _add_trainer(self, trainer_class: type, nested_key: str | None) -> list[str]:
         """Add the arguments of a trainer, sorted by topic in the help."""

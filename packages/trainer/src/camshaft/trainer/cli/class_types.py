@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 import camshaft.callbacks as callbacks  # imports its exports on access
 import camshaft.strategies as strategies
 from camshaft.hooks_core import Callback, DataHooks, StrategyDefaults
-from camshaft.trainer.cli.added_commands import added_classes
+from camshaft.trainer.added_commands import added_classes
 from camshaft.trainer.data_module import DataModule
 from camshaft.trainer.module import TrainingModule
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,8 +12,8 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import exists, join, local_copy, local_path
 from camshaft.strategies import CheckpointError
+from camshaft.trainer.added_commands import added_commands
 from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
-from camshaft.trainer.cli.added_commands import added_commands
 
 _ABOUT = "Train and evaluate a module."
 _SCRIPTS = "A script that imports pytorch_lightning or lightning is run by `python -m camshaft.compat run SCRIPT`."
@@ -71,14 +70,15 @@ class CommandLine(TrainerCLI):
     """
 
     def __init__(self, words: Sequence[str], prog: str, about: str) -> None:
-        parsers = {"prog": prog, "description": about}
-        saving = {"overwrite": True}  # of the same configuration only
-        super().__init__(
-            save_config_callback=NumberedConfig,
-            save_config_kwargs=saving,
-            parser_kwargs=parsers,
-            args=[_with_dots(word) for word in words],
-        )
+        try:
+            super().__init__(
+                save_config_callback=NumberedConfig,
+                save_config_kwargs={"overwrite": True},  # of the same configuration only
+                parser_kwargs={"prog": prog, "description": about},
+                args=[_with_dots(word) for word in words],
+            )
+        except CheckpointError as error:
+            refuse(" ".join(str(error).split()))
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Parse the words, and check that the checkpoint exists."""
@@ -107,22 +107,6 @@ class CommandLine(TrainerCLI):
     def predict(self, **options: Any) -> None:
         """Predict for the callbacks alone, without returning predictions."""
         self.trainer.predict(**{**options, "return_predictions": False})
-
-    def _take_arguments_of_checkpoint(self) -> None:
-        with _checkpoint_errors_in_a_line():
-            super()._take_arguments_of_checkpoint()
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        with _checkpoint_errors_in_a_line():
-            super()._run_subcommand(subcommand)
-
-
-@contextmanager
-def _checkpoint_errors_in_a_line() -> Iterator[None]:
-    try:
-        yield
-    except CheckpointError as error:
-        refuse(" ".join(str(error).split()))
 
 
 def refuse(message: str) -> NoReturn:

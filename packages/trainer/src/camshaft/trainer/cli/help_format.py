@@ -6,7 +6,7 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
@@ -31,20 +31,7 @@ _MANY = 10
 
 
 class TopicFormatter(DefaultHelpFormatter):
-    """A formatter that lists a trainer's options by topic, a line each, and keeps usage and types short."""
-
-    is_detailed = False
-
-    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
-        """Add the options of a section; those with a topic in a section of that."""
-        actions = list(actions)
-        super().add_arguments([each for each in actions if not hasattr(each, "topic")])
-        for topic in (*_TOPICS.values(), _OTHER):
-            of_topic = [each for each in actions if getattr(each, "topic", None) == topic]
-            if of_topic:
-                self.end_section()
-                self.start_section(topic)
-                super().add_arguments(of_topic)
+    """A formatter that shows options that have a short text in a line each, and keeps usage and types short."""
 
     def _format_usage(self, usage: Any, actions: Any, *args: Any, **kwargs: Any) -> str:
         actions = list(actions)
@@ -57,14 +44,12 @@ class TopicFormatter(DefaultHelpFormatter):
 
     def _format_action(self, action: argparse.Action) -> str:
         text = getattr(action, "brief", None)
-        parser = getattr(action, "of_parser", None)
-        if text is None or self.is_detailed or getattr(parser, "default_env", False):
+        if text is None or action.of_parser.default_env:  # type: ignore[attr-defined]
             return str(super()._format_action(action))
         option = f"{' ' * self._current_indent}{action.option_strings[0]} ".ljust(_COLUMN)
         width = max(20, self._width - len(option))
         default = f" [{action.default}]"
-        is_told = hasattr(action, "topic") and action.default not in (None, False, argparse.SUPPRESS)
-        if is_told and len(text + default) <= width:
+        if action.default not in (None, False, argparse.SUPPRESS) and len(text + default) <= width:
             text += default
         return f"{option}{textwrap.shorten(text, width, placeholder=' ...')}\n"
 
@@ -72,28 +57,15 @@ class TopicFormatter(DefaultHelpFormatter):
         return re.sub(r", known subclasses: [^)]*", "", str(super()._get_help_string(action)))
 
 
-class _DetailsFormatter(TopicFormatter):
-    """A formatter of the options with a topic alone, in full."""
-
-    is_detailed = True
-
-    def add_usage(self, *args: Any, **kwargs: Any) -> None:
-        """Add nothing."""
-
-    def add_text(self, text: str | None) -> None:
-        """Add nothing."""
-
-    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
-        """Add the options with a topic."""
-        super().add_arguments([each for each in actions if hasattr(each, "topic")])
-
-
 class _ShowDetails(argparse._HelpAction):
     """An option that prints the options with a topic in full, and exits."""
 
     def __call__(self, parser: Any, *args: Any, **kwargs: Any) -> None:
         """Print them, and exit."""
-        parser.formatter_class = _DetailsFormatter
+        parser._action_groups = [group for group in parser._action_groups if group.title in (*_TOPICS.values(), _OTHER)]
+        parser.usage, parser.description = argparse.SUPPRESS, None
+        for action in parser._actions:
+            action.brief = None
         parser.print_help()
         parser.exit()
 
@@ -101,13 +73,15 @@ class _ShowDetails(argparse._HelpAction):
 def show_topics(parser: Any, key: str) -> None:
     """Sort the options of a key by topic, and add `--KEY.help`, which prints their details."""
     group, topics = parser.groups[key], _topics()
-    for action in group._group_actions:
+    groups = {topic: parser.add_argument_group(topic) for topic in (*_TOPICS.values(), _OTHER)}
+    for action in list(group._group_actions):
         prefix, _, name = action.dest.rpartition(".")
         if name == "help":
             action.help = argparse.SUPPRESS  # `--KEY.help` says that there are such options
         elif prefix == key:
-            action.topic, action.brief = topics.get(name, _OTHER), _beginning(action.help or "")
-            action.of_parser = parser
+            group._group_actions.remove(action)
+            groups[topics.get(name, _OTHER)]._group_actions.append(action)
+            action.brief, action.of_parser = _beginning(action.help or ""), parser
     text = "these options in full"
     details = group.add_argument(f"--{key}.help", action=_ShowDetails, help=text)
     details.brief, details.of_parser = text, parser

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from camshaft.callbacks.monitoring import from_rank_zero
@@ -92,22 +93,15 @@ class SaveConfigCallback(Callback):
             raise RuntimeError(must_be("config_filename", rule, path, type(self).__name__, action))
         return path
 
-    def _save_as(self, path: str, overwrite: bool) -> None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        self.parser.save(self.config, path, skip_unset=False, overwrite=overwrite, multifile=self.multifile)
-
-    def _save_in_store(self, url: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            self._save_as(os.path.join(folder, url.rpartition("/")[2]), overwrite=True)
-            for file in Path(folder).iterdir():  # several with `multifile`
-                with replace_file(join(parent_of(url), file.name)) as fresh:
-                    fresh.write_bytes(file.read_bytes())
-
     def _save(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self.save_to_log_dir:
             path = self.choose_path(trainer.log_dir)
-            if is_url(path):
-                self._save_in_store(path)
-            else:
-                self._save_as(path, self.overwrite)
+            in_store = is_url(path)
+            with TemporaryDirectory() if in_store else nullcontext(os.path.dirname(path)) as folder:
+                os.makedirs(folder, exist_ok=True)
+                options = {"skip_unset": False, "overwrite": self.overwrite, "multifile": self.multifile}
+                self.parser.save(self.config, os.path.join(folder, os.path.basename(path)), **options)
+                for file in Path(folder).iterdir() if in_store else ():  # several with `multifile`
+                    with replace_file(join(parent_of(path), file.name)) as fresh:
+                        fresh.write_bytes(file.read_bytes())
         self.save_config(trainer, pl_module, stage)

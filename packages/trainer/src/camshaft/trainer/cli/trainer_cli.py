@@ -17,7 +17,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import class_from_function
 from torch.optim import Optimizer
 
-from camshaft.hooks_core import is_overridden
+from camshaft.hooks_core import is_overridden, no_op
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import exists, local_path
 from camshaft.strategies import read_checkpoint
@@ -99,6 +99,7 @@ class TrainerCLI:
         load_from_checkpoint_support: bool = True,
     ) -> None:
         self.model_class, self.datamodule_class = model_class, datamodule_class
+        self._model_class, self._datamodule_class = model_class or TrainingModule, datamodule_class or DataModule
         self.subclass_mode_model = subclass_mode_model or model_class is None
         self.subclass_mode_data = subclass_mode_data or datamodule_class is None
         self.save_config_callback, self.save_config_kwargs = save_config_callback, save_config_kwargs or {}
@@ -238,14 +239,6 @@ class TrainerCLI:
                 parser.add_lr_scheduler_args(LRSchedulerTypeTuple)
         self.link_optimizers_and_lr_schedulers(parser)
 
-    @property
-    def _model_class(self) -> Any:
-        return TrainingModule if self.model_class is None else self.model_class
-
-    @property
-    def _datamodule_class(self) -> Any:
-        return DataModule if self.datamodule_class is None else self.datamodule_class
-
     # the objects
 
     def before_instantiate_classes(self) -> None:
@@ -300,11 +293,12 @@ class TrainerCLI:
                 "so none is added to it. Take `callbacks` in its `__init__`."
             )
             return self.trainer_class(**config)
-        chosen = [*listed(config["callbacks"]), *callbacks]
-        chosen += [_instance(one) for one in listed(self.trainer_defaults.get("callbacks"))]
+        by_default = listed(self.trainer_defaults.get("callbacks"))
+        made = [instantiate_class((), one) if isinstance(one, dict) else one for one in by_default]
+        chosen = [*listed(config["callbacks"]), *callbacks, *made]
         if self.save_config_callback is not None and not config.get("fast_dev_run"):
-            further = self.save_config_kwargs
-            chosen.append(self.save_config_callback(self._parser(self.subcommand), self.config_of_run, **further))
+            parser, save = self._parser(self.subcommand), self.save_config_callback
+            chosen.append(save(parser, self.config_of_run, **self.save_config_kwargs))
         return self.trainer_class(**{**config, "callbacks": chosen})
 
     def _parser(self, subcommand: str | None) -> TrainerArgumentParser:
@@ -354,7 +348,7 @@ class TrainerCLI:
             rule = "given to all but one optimizer and one scheduler"
             action = "Pass it, and make them in `configure_optimizers` with `instantiate_class`."
             raise ValueError(must_be("link_to", rule, [*optimizers, *schedulers], type(self).__name__, action))
-        chosen = self._chosen(parser.optimizers, optimizers)
+        chosen, scheduler = self._chosen(parser.optimizers, optimizers), self._chosen(parser.lr_schedulers, schedulers)
         if chosen is None:
             return
         if is_overridden(self.model, "configure_optimizers"):
@@ -363,25 +357,20 @@ class TrainerCLI:
                 f"`{type(self).__name__}.configure_optimizers`. Leave out the optimizer's options to keep the module's."
             )
         optimizer = instantiate_class(self.model.parameters(), chosen)
-        scheduler = self._chosen(parser.lr_schedulers, schedulers)
-        function = partial(
-            self.configure_optimizers,
-            optimizer=optimizer,
-            lr_scheduler=None if scheduler is None else instantiate_class(optimizer, scheduler),
-        )
+        of_fit = None if scheduler is None else instantiate_class(optimizer, scheduler)
+        function = partial(self.configure_optimizers, optimizer=optimizer, lr_scheduler=of_fit)
         update_wrapper(function, self.configure_optimizers)
         self.model.configure_optimizers = MethodType(function, self.model)
 
     def _chosen(self, added: Mapping[str, tuple[Any, str]], keys: list[str]) -> dict[str, Any] | None:
         """Return class and arguments of the one key, if there is one and something was chosen."""
-        given = self._get(self.config_init, keys[0]) if keys else None
-        if not keys or (given is None and isinstance(added[keys[0]][0], tuple)):
+        if not keys:
             return None
-        classes = added[keys[0]][0]
+        classes, given = added[keys[0]][0], self._get(self.config_init, keys[0])
         if not isinstance(classes, tuple):
             return class_and_arguments(classes, given)
         plain: Any = given.as_dict() if isinstance(given, Namespace) else given
-        return dict(plain)
+        return None if plain is None else dict(plain)
 
     # checkpoints
 
@@ -414,15 +403,15 @@ class TrainerCLI:
 
     def _warn_of_changes(self, before: Any, path: str) -> None:
         """Warn of arguments that the checkpoint has changed."""
-        was, now = (
-            {name: value for name, value in one.items() if name.startswith("model.")}
-            for one in (before, self.config_of_run)
-        )
-        changed = [name for name, value in now.items() if name in was and was[name] != value]
+        was, now = dict(before.items()), self.config_of_run.items()
+        changed = [
+            f"{name} = {value!r} (was {was[name]!r})"
+            for name, value in now
+            if name.startswith("model.") and name in was and was[name] != value
+        ]
         if changed:
-            listed_changes = ", ".join(f"{name} = {now[name]!r} (was {was[name]!r})" for name in changed)
             warn_user(
-                f"The hyperparameters in {path} override options: {listed_changes}. Call `load_from_checkpoint` in "
+                f"The hyperparameters in {path} override options: {', '.join(changed)}. Call `load_from_checkpoint` in "
                 "code to choose others."
             )
 
@@ -430,12 +419,12 @@ class TrainerCLI:
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run a verb, with the methods around it."""
-        self._call(f"before_{subcommand}")
+        getattr(self, f"before_{subcommand}", no_op)()
         run, function = getattr(self, subcommand, None), self.function_of(subcommand)
         if run is None:
             run = getattr(self.trainer, subcommand) if function is None else partial(function, self.trainer)
         run(**self._prepare_subcommand_kwargs(subcommand))
-        self._call(f"after_{subcommand}")
+        getattr(self, f"after_{subcommand}", no_op)()
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Return the arguments of a verb."""
@@ -445,11 +434,6 @@ class TrainerCLI:
         if self.datamodule is not None:
             options["datamodule"] = self.datamodule
         return options
-
-    def _call(self, name: str) -> None:
-        method = getattr(self, name, None)
-        if callable(method):
-            method()
 
 
 def _class_of(maker: Any) -> type:
@@ -465,8 +449,3 @@ def _is_raised_by_parser(error: BaseException) -> bool:
 
 def _automatic(added: Mapping[str, tuple[Any, str]]) -> list[str]:
     return [key for key, (_, link_to) in added.items() if link_to == AUTOMATIC]
-
-
-def _instance(callback: Any) -> Any:
-    """Return a callback; one that is given as class and arguments is made."""
-    return instantiate_class((), callback) if isinstance(callback, dict) else callback

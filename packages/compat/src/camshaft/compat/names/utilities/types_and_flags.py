@@ -86,8 +86,15 @@ class LightningOptimizer:
     _to_lightning_optimizer = to_lightning_optimizer
 
 
-class LightningEnum(states.StateName):
+class LightningEnum(str, Enum):  # noqa: UP042  # `StrEnum` compares case
     """An enumeration whose members equal their values, in upper or lower case."""
+
+    def __eq__(self, other: object) -> bool:
+        other = other.value if isinstance(other, Enum) else other
+        return isinstance(other, str) and self.value.lower() == other.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.value.lower())
 
     @classmethod
     def from_str(cls, value: str) -> LightningEnum | None:
@@ -100,6 +107,17 @@ def _names(title: str, words: str) -> Any:
     """Return an enumeration of words, or of names and values with "=" between."""
     members = (word.partition("=") for word in words.split())
     return LightningEnum(title, {name: value or name.lower() for name, _, value in members}, module=__name__)  # type: ignore[call-overload]
+
+
+class TrainerStatus(LightningEnum):
+    """The status of a trainer."""
+
+    INITIALIZING = "initializing"
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+
+    stopped = states.TrainerStatus.stopped  # it compares values
 
 
 TrainerFn = _names("TrainerFn", "FITTING=fit VALIDATING=validate TESTING=test PREDICTING=predict TUNING=tune")
@@ -117,7 +135,11 @@ class RunningStage(LightningEnum):
     TUNING = "tune"
 
     evaluating = states.RunningStage.evaluating  # it compares values
-    dataloader_prefix = states.RunningStage.dataloader_prefix
+
+    @property
+    def dataloader_prefix(self) -> str:
+        """The word for the stage in names of loader hooks, such as "val" in `val_dataloader`."""
+        return "val" if self in ("validate", "sanity_check") else str(self.value)
 
 
 AMPType = _names("AMPType", "APEX NATIVE")
