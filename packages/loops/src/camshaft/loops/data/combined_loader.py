@@ -370,8 +370,8 @@ def _end_order(loader: Iterable[Any], iterator: Iterator[Any]) -> None:
 _Loader = TypeVar("_Loader", bound="DataLoader[Any]")
 
 # What a loader is made of beside its dataset and the order in which it reads it.
-_SETTINGS = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-_SETTINGS += ("generator", "persistent_workers", "in_order")
+_SETTINGS = ["num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"]
+_SETTINGS += ["generator", "persistent_workers", "in_order"]
 
 
 def check_loader(thing: object, path: str, where: str) -> None:

@@ -165,8 +165,8 @@ class TrainingBatches:
     def _resumable(self, loader: Any, stateless: StatelessLoaders) -> Any:
         if isinstance(loader, CombinedLoader):
             return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
-        is_alone = self._strategy is None
-        leaf = ResumableLoader(loader, stateless) if is_alone else EvenLoader(loader, self._strategy, stateless)
+        shared = self._strategy
+        leaf = ResumableLoader(loader, stateless) if shared is None else EvenLoader(loader, shared, stateless)
         self._leaves.append(leaf)
         return leaf
 

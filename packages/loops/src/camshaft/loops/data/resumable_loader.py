@@ -114,7 +114,7 @@ class ResumableLoader:
         if self._is_stateless or self._is_node_loader or is_stream(self.loader):
             self._start = random_state(generators_of(self.loader))
         self._num_read = 0
-        return iter(self._source)  # type: ignore[no-any-return]
+        return iter(self._source)
 
     @property
     def _streams(self) -> list[tuple[Any, str]]:

@@ -42,17 +42,14 @@ class TrialBatches:
     """
 
     def __init__(self, loader: Any, run: Run, num_batches: int | float) -> None:
-        self._loader = loader
-        self._run = run
+        self._loader, self._run = loader, run
         self._num_batches = min(num_batches, length_of(loader))
-        self.batch_size: int | None = getattr(loader, "batch_size", None) or getattr(
-            getattr(loader, "batch_sampler", None), "batch_size", None
-        )
+        sizes = [getattr(one, "batch_size", None) for one in (loader, getattr(loader, "batch_sampler", None))]
+        self.batch_size: int | None = sizes[0] or sizes[1]
 
     def __len__(self) -> int:
         if self._num_batches == float("inf"):
-            kind = type(self._loader).__name__
-            raise TypeError(f"{kind} does not tell how many batches it gives. Give it `__len__`, or iterate.")
+            raise TypeError(f"{type(self._loader).__name__} has no length. Give it `__len__`, or iterate.")
         return int(self._num_batches)
 
     def __iter__(self) -> Iterator[Any]:
@@ -79,8 +76,8 @@ def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialB
         RuntimeError: If the training loader is not known yet.
     """
     if data is None or data.loader is None:
-        rule = "used when the training loader is known"
-        raise RuntimeError(must_be("trial", rule, None, "Trainer", "Use it from `on_fit_start` on."))
+        rule, action = "used when the training loader is known", "Use it from `on_fit_start` on."
+        raise RuntimeError(must_be("trial", rule, None, "Trainer", action))
     with rollback(run, data):
         loader = _without_trace(data.reload_for_trial() if reload else data.loader)
         with _isolated(loader):
