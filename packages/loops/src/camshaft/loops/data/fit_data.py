@@ -247,8 +247,7 @@ class FitData:
             rule = "given, or provided by the data module or the module"
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
-            self.loader = self._shared(given)
-            self._given = given
+            self.loader, self._given = self._shared(given), given
             self._make_batches()
         self._count_batches()
         if self.num_batches == 0 and limits.train_limit[0] != 0:
@@ -299,10 +298,9 @@ class FitData:
 
     def _follow_loaders(self) -> None:
         """Take the interval of validation and the generators from the loaders of now."""
-        has_validation = self._may_validate and self.num_batches > 0
-        self.validation_interval = (
-            self.limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
-        )
+        self.validation_interval = float("inf")
+        if self._may_validate and self.num_batches > 0:
+            self.validation_interval = self.limits.batches_between_validations(self.num_batches)
         leaves = [leaf for loader in (self.loader, *self._validation.loaders) for leaf in leaves_of(loader)]
         self.generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
 
@@ -343,11 +341,11 @@ class FitData:
         Raises:
             ValueError: If the training loader was passed to fit, or there is none.
         """
-        hook = self._run.hooks.train_dataloader
-        if self._run.loaders.get("train") is not None or hook is None:
+        passed = self._run.loaders.get("train")
+        if passed is not None or self._run.hooks.train_dataloader is None:
             rule = "provided by `train_dataloader` of the data module or the module, to be asked for again"
             action = "Define `train_dataloader` and pass no training loader to fit."
-            raise ValueError(must_be("train loader", rule, self._run.loaders.get("train"), "fit", action))
+            raise ValueError(must_be("train loader", rule, passed, "fit", action))
         self._is_reload_asked = True
         restore_random_state(self.origin["random"])
         return self._shared(training_loader(self._run))

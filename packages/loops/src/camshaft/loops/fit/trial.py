@@ -14,6 +14,7 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.combined_loader import (
     CombinedLoader,
     copy_loader,
+    end_workers,
     has_state,
     is_plain,
     is_stream,
@@ -108,12 +109,11 @@ def _without_trace(loader: Any) -> Any:
     if isinstance(loader, CombinedLoader):
         return loader.with_loaders(_without_trace)
     if is_plain(loader) or type(loader).__module__.startswith("torchdata.stateful_dataloader"):
+        order = {"batch_sampler": loader.batch_sampler}
         if is_stream(loader):
             order = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
         elif loader.batch_sampler is None:
             order = {"batch_size": None, "sampler": loader.sampler}
-        else:
-            order = {"batch_sampler": loader.batch_sampler}
         return copy_loader(loader, DataLoader, **order)
     if has_state(loader) or isinstance(loader, Iterator):
         rule = "a DataLoader, or one without a state that begins anew each time, to be tried out"
@@ -132,22 +132,20 @@ def _isolated(loader: Any) -> Iterator[None]:
     finally:
         for part, state in remembered:
             part.load_state_dict(state)
-        for leaf in leaves:
-            if isinstance(leaf, DataLoader):
-                leaf._iterator = None  # ends persistent workers
+        end_workers(leaves)
 
 
 @contextmanager
 def _unlogged(run: Run) -> Iterator[None]:
     """Discard everything that is logged."""
     metrics = run.metrics
-    logs = [(part, part.__dict__.get("_metric_log")) for part in run.module.modules()]
-    alone = [(part, log) for part, log in logs if isinstance(log, StandaloneLog)]
-    for part, _ in alone:
-        part.__dict__["_metric_log"] = StandaloneLog()
+    logs = [(vars(part), vars(part).get("_metric_log")) for part in run.module.modules()]
+    alone = [(own, log) for own, log in logs if isinstance(log, StandaloneLog)]
+    for own, _ in alone:
+        own["_metric_log"] = StandaloneLog()
     try:
         with nullcontext() if metrics is None else metrics.trial():
             yield
     finally:
-        for part, log in alone:
-            part.__dict__["_metric_log"] = log
+        for own, log in alone:
+            own["_metric_log"] = log
