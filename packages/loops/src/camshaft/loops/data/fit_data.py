@@ -249,7 +249,8 @@ class FitData:
         if given is not self._given:
             self.loader, self._given = self._shared(given), given
             self._make_batches()
-        self._count_batches()
+        self.batches.count(*limits.train_limit)
+        self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
 
@@ -257,10 +258,6 @@ class FitData:
         self.batches = self.batches_class(self.loader, 0, self._settings.stateless_loaders, self._run.strategy)
         if self._follows_samples:
             self.batches.follow_samples()
-
-    def _count_batches(self) -> None:
-        self.batches.count(*self.limits.train_limit)
-        self.num_batches = self.batches.num_batches
 
     def go_on(self, state: dict[str, Any], num_done: int) -> None:
         """Let the first epoch go on from the position in a checkpoint.

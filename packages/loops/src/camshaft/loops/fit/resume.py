@@ -231,7 +231,9 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             mode.load_state_dict(fit["optimization"])
         else:
             mode.load_accumulation(fit["optimization"])
-        restore_gradients(run, fit["gradients"])
+        for name, parameter in run.module.named_parameters():
+            gradient = fit["gradients"].get(name)
+            parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
     if progress.is_inside_epoch:
         for key, part in run.epoch_state.items():
             part.load_state_dict(fit.get(key))
@@ -252,18 +254,6 @@ def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
         run.metrics.moment = "batch" if is_inside_epoch else "epoch"
     restore_metric_states(run.module, fit["metric_states"])
     restore_random_state(run.checkpoint["rng"], data.generators)
-
-
-def restore_gradients(run: Run, gradients: dict[str, torch.Tensor]) -> None:
-    """Restore the gradient of every parameter of the module, also where there was none. Collective.
-
-    Args:
-        run: The run.
-        gradients: The gradients by the parameters' names.
-    """
-    for name, parameter in run.module.named_parameters():
-        gradient = gradients.get(name)
-        parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
 
 
 def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -161,6 +161,10 @@ class EpochLog:
             values += [(entry, entry.epoch_value(), True) for entry in entries]
         return [EntryValue(entry, value, of_epoch) for entry, value, of_epoch in values if value is not None]
 
+    def values(self) -> list[EntryValue]:
+        """Return the values of the epoch and of its latest steps; of all processes once they are reduced."""
+        return self.live(with_epoch=True) if self.reduced is None else self.reduced
+
     def read(self, reader: Reader, values: Iterable[EntryValue]) -> dict[str, Value]:
         """Return those of the values that a reader gets, by the names that it gets.
 

@@ -13,7 +13,7 @@ from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
-from camshaft.loops.metrics.epoch import EntryValue, EpochLog, LoggerSender, MetricWriter, Progress, Reader
+from camshaft.loops.metrics.epoch import EpochLog, LoggerSender, MetricWriter, Progress, Reader
 from camshaft.loops.metrics.exchange import MetricExchange
 from camshaft.loops.metrics.values import (
     MeasuredBatch,
@@ -267,7 +267,7 @@ class MetricLog(MetricLogging):
         metrics = dict(self._published[reader])
         for epoch in self._epochs.values():
             is_at_end = epoch is self._current and self._moment != "batch"
-            values = _values_of(epoch) if is_at_end else epoch.live(with_epoch=False)
+            values = epoch.values() if is_at_end else epoch.live(with_epoch=False)
             metrics = epoch.merge(reader, values, metrics)
         return metrics
 
@@ -451,7 +451,7 @@ class MetricLog(MetricLogging):
             epoch.warn_of_lost_values()
         self.reduce_epoch()
         sender.send_rows(epoch.held_rows)
-        values = _values_of(epoch)
+        values = epoch.values()
         numbers = to_floats({idx: each.value for idx, each in enumerate(values)})
         numeric = [each._replace(value=numbers[idx]) for idx, each in enumerate(values)]
         for reader, published in self._published.items():
@@ -535,11 +535,6 @@ class MetricLog(MetricLogging):
             train.load_state_dict(saved or {"entries": [], "num_steps": self._num_eval_steps.get("train", {})})
         if saved is not None:
             self._sender.load_state_dict(state)
-
-
-def _values_of(epoch: EpochLog) -> Sequence[EntryValue]:
-    """Return the values of an epoch and of its latest steps; of all processes once they are reduced."""
-    return epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
 
 
 class StandaloneLog(MetricLogging):
