@@ -254,9 +254,10 @@ class _ReplayedIndices(Iterator[Any]):
         index = next(self._indices)
         recorded = self._owner.recorded
         if recorded is not None:
-            recorded[self._num_given] = None  # unless all are integers
-            with suppress(TypeError, OverflowError):
+            try:
                 recorded[self._num_given] = array("q", index if isinstance(index, (list, tuple)) else (index,)).tolist()
+            except (TypeError, OverflowError):
+                recorded[self._num_given] = None  # no integers
         self._num_given += 1
         return index
 

@@ -55,8 +55,7 @@ class TrialBatches:
 
     def __iter__(self) -> Iterator[Any]:
         move, metrics = batch_mover(self._run), self._run.metrics
-        limit = None if self._num_batches == float("inf") else int(self._num_batches)
-        for batch in islice(self._loader, limit):
+        for batch in islice(self._loader, None if self._num_batches == float("inf") else int(self._num_batches)):
             if move is not None:
                 batch = move(batch, 0)
             if metrics is not None:

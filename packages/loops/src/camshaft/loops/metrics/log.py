@@ -107,9 +107,11 @@ class MetricLogging:
             if getattr(self, "global_rank", log.global_rank) != 0:
                 return
             sync_dist = False
-        if metric_attribute is not None and _attribute(self, metric_attribute) is not value:
-            rule = "the name of the module's attribute that is the logged metric"
-            raise log_error(name, "metric_attribute", rule, metric_attribute, "Correct it, or leave it out.")
+        if metric_attribute is not None:
+            parts: Any = metric_attribute.split(".")
+            if reduce(lambda owner, part: getattr(owner, part, None), parts, self) is not value:
+                rule = "the name of the module's attribute that is the logged metric"
+                raise log_error(name, "metric_attribute", rule, metric_attribute, "Correct it, or leave it out.")
         # a plain tuple: made and compared in a fraction of the time of an object with named fields
         asked = (prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
         entry = log.record(name, value, asked, batch_size)
@@ -150,10 +152,6 @@ class MetricLogging:
     def _log_alone(self) -> StandaloneLog:
         log = self.__dict__["_metric_log"] = StandaloneLog()
         return log
-
-
-def _attribute(module: object, path: str) -> object:
-    return reduce(lambda owner, part: getattr(owner, part, None), path.split("."), module)
 
 
 class _CallbackMetrics(dict[str, Any]):
@@ -507,12 +505,8 @@ class MetricLog(MetricLogging):
         epochs, as loops do; of a stop within an epoch, before the hooks of its end log or read anything.
         """
         train = self._epochs.get("train")
-        state = {
-            "published": self._published,
-            "num_eval_steps": {stage: dict(num_steps) for stage, num_steps in self._num_eval_steps.items()},
-            "train": None if train is None else train.state_dict(),
-            **self._sender.state_dict(),
-        }
+        state = {"published": self._published, "num_eval_steps": self._num_eval_steps, **self._sender.state_dict()}
+        state["train"] = None if train is None else train.state_dict()
         return cast("dict[str, Any]", save_nested(state))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -528,8 +522,8 @@ class MetricLog(MetricLogging):
         state, train = load_nested(state), self._epochs.get("train")
         saved = state["train"]
         if train is None and saved is not None:
-            rule, action = 'called after `start_epoch("train")`', "Start the epoch first."
-            raise RuntimeError(must_be("load_state_dict", rule, self._current.stage or None, "MetricLog", action))
+            rule, got = 'called after `start_epoch("train")`', self._current.stage or None
+            raise RuntimeError(must_be("load_state_dict", rule, got, "MetricLog", "Start the epoch first."))
         self._published, self._num_eval_steps = state["published"], state["num_eval_steps"]
         if train is not None:
             train.load_state_dict(saved or {"entries": [], "num_steps": self._num_eval_steps.get("train", {})})
