@@ -122,20 +122,13 @@ class TrainingBatches:
 
     def take_samples(self) -> Any:
         """Return the dataset indices of the newest batch's samples, in order; see `FitData.follow_samples`."""
-        if not self._knows_samples:
-            return None
-        if not isinstance(self._loader, CombinedLoader):
-            return self._leaves[0].take_samples()
-        return [leaf.take_samples() for leaf in self._leaves]
+        samples = [leaf.take_samples() for leaf in self._leaves if self._knows_samples]
+        return samples if samples and isinstance(self._loader, CombinedLoader) else next(iter(samples), None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, as tensors and plain values if the loaders' states (and a batch read ahead) are."""
-        return {
-            "loader": self._loader.state_dict(),
-            "read_ahead": self._ahead.state_dict(),
-            "num_batches": self.num_batches,
-            "division": self._division,
-        }
+        state = {"loader": self._loader.state_dict(), "read_ahead": self._ahead.state_dict()}
+        return {**state, "num_batches": self.num_batches, "division": self._division}
 
     @property
     def _division(self) -> list[Any]:

@@ -20,7 +20,6 @@ from camshaft.loops.metrics.values import (
     ReduceFx,
     Value,
     check_batch_size,
-    check_number,
     is_metric,
     load_nested,
     log_error,
@@ -569,7 +568,6 @@ class StandaloneLog(MetricLogging):
         if is_metric(value):
             of_batch = getattr(value, "_forward_cache", None)
             value = value.compute() if of_batch is None else of_batch
-            value = value if isinstance(value, Tensor) else check_number(name, value)
         entry.step_value = entry.keep(value)
         return entry
 

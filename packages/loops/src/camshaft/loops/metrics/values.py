@@ -444,14 +444,9 @@ class Reduction:
     def state_dict(self) -> dict[str, Any]:
         """Return all that was collected, tensors of the same type and device as one; folds nothing."""
         blocks = groupby(self._tensors, key=lambda tensor: (tensor.dtype, tensor.device))
-        return {
-            "tensors": [torch.stack(list(block)) for _, block in blocks],
-            "weights": list(self._weights),
-            "folded": list(self._folded),
-            "dtype": self._dtype,
-            "number": self._number,
-            "weight": self._weight,
-        }
+        state: dict[str, Any] = {"tensors": [torch.stack(list(block)) for _, block in blocks]}
+        state |= {"weights": list(self._weights), "folded": list(self._folded)}
+        return state | {"dtype": self._dtype, "number": self._number, "weight": self._weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; later values are folded in the same blocks as without the interruption."""
