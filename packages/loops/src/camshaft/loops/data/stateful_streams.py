@@ -87,8 +87,8 @@ def _buffer_size(stream: Any) -> int:
         sizes = (value for name, value in named.items() if "buf" in str(name) and isinstance(value, int))
         largest = max(largest, *sizes, 0)
         values = islice(part if isinstance(part, (list, tuple)) else named.values(), _MAX_PARTS)
-        values = (value for value in values if not isinstance(value, (type, ModuleType, Tensor)))
-        parts += [value for value in values if isinstance(value, (dict, list, tuple)) or hasattr(value, "__dict__")]
+        objects = [value for value in values if not isinstance(value, (type, ModuleType, Tensor))]
+        parts += [value for value in objects if isinstance(value, (dict, list, tuple)) or hasattr(value, "__dict__")]
     return largest
 
 

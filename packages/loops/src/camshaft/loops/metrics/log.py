@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
@@ -107,8 +106,10 @@ class MetricLogging:
                 return
             sync_dist = False
         if metric_attribute is not None:
-            parts: Any = metric_attribute.split(".")
-            if reduce(lambda owner, part: getattr(owner, part, None), parts, self) is not value:
+            found: Any = self
+            for part in metric_attribute.split("."):
+                found = getattr(found, part, None)
+            if found is not value:
                 rule = "the name of the module's attribute that is the logged metric"
                 raise log_error(name, "metric_attribute", rule, metric_attribute, "Correct it, or leave it out.")
         # a plain tuple: made and compared in a fraction of the time of an object with named fields

@@ -77,7 +77,7 @@ def check_batch_size(name: str, batch_size: Any) -> float:
     size = batch_size
     if isinstance(size, Tensor) and size.numel() == 1 and not size.is_complex():
         size = size.item()
-    if isinstance(size, Real) and size >= 0:
+    if isinstance(size, Real) and float(size) >= 0:
         return int(size) if isinstance(size, int) else float(size)
     kind, action = ValueError if isinstance(size, Real) else TypeError, "Pass the number of samples in the batch."
     raise log_error(name, "batch_size", "a number, 0 or more", size, action, kind)
@@ -386,9 +386,10 @@ class Reduction:
                 if self.is_weighted:
                     self._weight += weight
                     self._number = value * weight + (number or 0)
-                else:  # NaN stays
-                    is_new = number is None or value != value
-                    self._number = value if is_new else self._fold_numbers(number, value)
+                elif number is None or value != value:  # NaN stays
+                    self._number = value
+                else:
+                    self._number = self._fold_numbers(number, value)
                 return
             value = as_tensor(value)
         self._tensors.append(value)
