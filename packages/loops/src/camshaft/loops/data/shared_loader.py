@@ -302,10 +302,11 @@ def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
         is_even = set(lengths.values()) == {shortest}
         loader.length = None if is_even and shortest != UNKNOWN else shortest
         if not is_even and not loader.is_asked:
-            rests = [f"{length - shortest} of rank {rank}" for rank, length in sorted(lengths.items())]
+            longer = sorted((rank, length) for rank, length in lengths.items() if length > shortest)
+            left_out = ", ".join(f"{length - shortest} of rank {rank}" for rank, length in longer)
             warn_user(
                 f"The training loaders of the processes have different lengths: each takes the {shortest} batches of "
-                f"the shortest one, and leaves out the rest: {', '.join(rests)}. Give every process as many."
+                f"the shortest one, so in every epoch batches are left out: {left_out}. Give every process as many."
             )
 
 
