@@ -64,7 +64,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"log_every_n_steps": 0.5}, TypeError, r"`log_every_n_steps` must be an int or None, but got 0.5"),
     ({"accumulate_grad_batches": 0}, ValueError, r"`accumulate_grad_batches` must be at least 1"),
     ({"accumulate_grad_batches": 0.5}, TypeError, r"`accumulate_grad_batches` must be an int, but got 0.5"),
-    ({"gradient_clip_val": -0.5}, ValueError, r"`gradient_clip_val` must be at least 0 or None, but got -0.5"),
+    ({"gradient_clip_val": -0.5}, ValueError, r"`gradient_clip_val` must be at least 0, but got -0.5"),
     (
         {"gradient_clip_algorithm": "l1"},
         ValueError,

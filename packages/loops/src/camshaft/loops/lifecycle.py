@@ -103,11 +103,9 @@ def prepare_data(run: Run) -> None:
     """
     if run.hooks.prepare_data is no_op:
         return
-    strategy, receivers = run.strategy, (run.data, run.module)
-    asked = [getattr(receiver, "prepare_data_per_node", None) for receiver in receivers]
-    asked = [one for one in asked if one is not None]
-    is_per_node = any(asked) if asked else True
-    if (strategy.local_rank if is_per_node else strategy.global_rank) == 0:
+    strategy = run.strategy
+    asked = {getattr(receiver, "prepare_data_per_node", None) for receiver in (run.data, run.module)} - {None}
+    if (strategy.local_rank if any(asked) or not asked else strategy.global_rank) == 0:
         run.hooks.prepare_data()
     if strategy.world_size > 1:
         strategy.barrier()
@@ -141,15 +139,13 @@ class TeardownContext:
                 try:
                     self._tear_down()
                 finally:
-                    if self._run.stop_workers is not None:
-                        self._run.stop_workers()
+                    self._run.stop_workers()
                 return True
             else:
                 self._report(error)
                 _attempt(error, "teardown", partial(_tear_down, self._run))
-                if self._run.stop_workers is not None:
-                    # not before: `on_exception` may save, and other processes are notified first
-                    _attempt(error, "stopping the loader's workers", self._run.stop_workers)
+                # not before: `on_exception` may save, and other processes are notified first
+                _attempt(error, "stopping the loader's workers", self._run.stop_workers)
         finally:
             torch.set_grad_enabled(self._grad_enabled)
             self._run.release_callbacks()

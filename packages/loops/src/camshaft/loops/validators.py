@@ -14,37 +14,26 @@ WHERE = "FitLoop"
 Validator = Callable[[object, "attrs.Attribute[Any]", Any], None]
 
 
-def integer(minimum: int, *, optional: bool = False, action: str = "Pass a larger number.") -> Validator:
+def integer(
+    minimum: int, *, optional: bool = False, or_float: bool = False, action: str = "Pass a larger number."
+) -> Validator:
     """Return a validator that takes an int of at least `minimum`.
 
     Args:
         minimum: The smallest value allowed.
         optional: Whether None is allowed as well.
+        or_float: Whether a float is allowed as well.
         action: The advice in the error for a smaller value.
     """
+    kind, or_none = "a number" if or_float else "an int", " or None" * optional
 
     def validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if optional and value is None:
             return
-        if isinstance(value, bool) or not isinstance(value, int):
-            rule = f"an int{' or None' if optional else ''}"
-            raise TypeError(must_be(attribute.name, rule, value, WHERE, "Pass an int."))
-        if value < minimum:
+        if isinstance(value, bool) or not isinstance(value, (int, float) if or_float else int):
+            raise TypeError(must_be(attribute.name, kind + or_none, value, WHERE, f"Pass {kind}."))
+        if not value >= minimum:  # also refuses NaN
             raise ValueError(must_be(attribute.name, f"at least {minimum}", value, WHERE, action))
-
-    return validate
-
-
-def optional_number(*, action: str) -> Validator:
-    """Return a validator that takes None or a number of at least 0; `action` is the advice for a smaller one."""
-
-    def validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(must_be(attribute.name, "a number or None", value, WHERE, "Pass a number."))
-        if not value >= 0:  # also refuses NaN
-            raise ValueError(must_be(attribute.name, "at least 0 or None", value, WHERE, action))
 
     return validate
 

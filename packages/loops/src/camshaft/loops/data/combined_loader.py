@@ -6,6 +6,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal, Self, TypeVar, get_args
 
@@ -356,22 +357,17 @@ def read_promised(
         else:
             return
     if ends_samplers and num_batches == length_of(loader):
-        _end_order(loader, iterator)
-
-
-def _end_order(loader: Iterable[Any], iterator: Iterator[Any]) -> None:
-    """Let an iterator that has given everything come to its end, if no data is read for that."""
-    is_data_loader = hasattr(iterator, "_sampler_iter") and not is_stream(loader)
-    is_read = is_data_loader and next(iterator._sampler_iter, _END) is _END  # type: ignore[attr-defined]
-    if is_read or getattr(loader, "ends_as_promised", False):
-        next(iterator, None)
+        indices = None if is_stream(loader) else getattr(iterator, "_sampler_iter", None)
+        is_read = indices is not None and next(indices, _END) is _END
+        if is_read or getattr(loader, "ends_as_promised", False):
+            next(iterator, None)
 
 
 _Loader = TypeVar("_Loader", bound="DataLoader[Any]")
 
 # What a loader is made of beside its dataset and the order in which it reads it.
-_SETTINGS = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-_SETTINGS += ("generator", "persistent_workers", "in_order")
+_SETTINGS = ["num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"]
+_SETTINGS += ["generator", "persistent_workers", "in_order"]
 
 
 def check_loader(thing: object, path: str, where: str) -> None:
@@ -394,19 +390,21 @@ def is_stream(loader: object) -> bool:
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
+def end_workers(loaders: Iterable[object]) -> None:
+    """End the persistent workers of data loaders; the next iteration begins others."""
+    for loader in loaders:
+        if isinstance(loader, DataLoader):
+            loader._iterator = None
+
+
 def samplers_of(loader: object) -> list[Any]:
     """Return the samplers of a loader, each once: its sampler, its batch sampler, and the samplers in these."""
-    found: dict[int, Any] = {}
-
-    def follow(owner: object) -> None:
-        for name in ("sampler", "batch_sampler"):
-            sampler = getattr(owner, name, None)
-            if sampler is not None and id(sampler) not in found:
-                found[id(sampler)] = sampler
-                follow(sampler)
-
-    follow(loader)
-    return list(found.values())
+    found: list[Any] = []
+    for owner in chain([loader], found):  # which grows
+        for sampler in (getattr(owner, "sampler", None), getattr(owner, "batch_sampler", None)):
+            if sampler is not None and not any(sampler is other for other in found):
+                found.append(sampler)
+    return found
 
 
 def nodes_of(loader: object) -> list[Any]:
@@ -417,10 +415,8 @@ def nodes_of(loader: object) -> list[Any]:
     found: dict[int, Any] = {}
 
     def follow(part: object) -> None:
-        if isinstance(part, Mapping):
-            part = list(part.values())
-        if isinstance(part, (list, tuple)):
-            for item in part:
+        if isinstance(part, (Mapping, list, tuple)):
+            for item in part.values() if isinstance(part, Mapping) else part:
                 follow(item)
         elif isinstance(part, nodes.BaseNode) and id(part) not in found:
             found[id(part)] = part
@@ -445,19 +441,14 @@ def has_state(thing: object) -> bool:
 
     Methods of these names with other arguments are no state, such as those of MosaicML's `StreamingDataset`.
     """
-    return _can_call(thing, "state_dict") and _can_call(thing, "load_state_dict", {})
-
-
-def _can_call(thing: object, name: str, *args: object) -> bool:
-    method = getattr(thing, name, None)
-    if not callable(method):
-        return False
-    try:
-        inspect.signature(method).bind(*args)
-    except TypeError:
-        return False
-    except ValueError:  # of one that is not written in Python
-        pass
+    for name, args in (("state_dict", ()), ("load_state_dict", ({},))):
+        method: Any = getattr(thing, name, None)
+        try:
+            inspect.signature(method).bind(*args)
+        except TypeError:  # also of what is not callable
+            return False
+        except ValueError:  # of one that is not written in Python
+            pass
     return True
 
 

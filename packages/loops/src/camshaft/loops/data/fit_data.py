@@ -122,20 +122,13 @@ class TrainingBatches:
 
     def take_samples(self) -> Any:
         """Return the dataset indices of the newest batch's samples, in order; see `FitData.follow_samples`."""
-        if not self._knows_samples:
-            return None
-        if not isinstance(self._loader, CombinedLoader):
-            return self._leaves[0].take_samples()
-        return [leaf.take_samples() for leaf in self._leaves]
+        samples = [leaf.take_samples() for leaf in self._leaves if self._knows_samples]
+        return samples if samples and isinstance(self._loader, CombinedLoader) else next(iter(samples), None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, as tensors and plain values if the loaders' states (and a batch read ahead) are."""
-        return {
-            "loader": self._loader.state_dict(),
-            "read_ahead": self._ahead.state_dict(),
-            "num_batches": self.num_batches,
-            "division": self._division,
-        }
+        state = {"loader": self._loader.state_dict(), "read_ahead": self._ahead.state_dict()}
+        return {**state, "num_batches": self.num_batches, "division": self._division}
 
     @property
     def _division(self) -> list[Any]:
@@ -165,8 +158,8 @@ class TrainingBatches:
     def _resumable(self, loader: Any, stateless: StatelessLoaders) -> Any:
         if isinstance(loader, CombinedLoader):
             return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
-        is_alone = self._strategy is None
-        leaf = ResumableLoader(loader, stateless) if is_alone else EvenLoader(loader, self._strategy, stateless)
+        shared = self._strategy
+        leaf = ResumableLoader(loader, stateless) if shared is None else EvenLoader(loader, shared, stateless)
         self._leaves.append(leaf)
         return leaf
 
@@ -247,10 +240,10 @@ class FitData:
             rule = "given, or provided by the data module or the module"
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
-            self.loader = self._shared(given)
-            self._given = given
+            self.loader, self._given = self._shared(given), given
             self._make_batches()
-        self._count_batches()
+        self.batches.count(*limits.train_limit)
+        self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
 
@@ -258,10 +251,6 @@ class FitData:
         self.batches = self.batches_class(self.loader, 0, self._settings.stateless_loaders, self._run.strategy)
         if self._follows_samples:
             self.batches.follow_samples()
-
-    def _count_batches(self) -> None:
-        self.batches.count(*self.limits.train_limit)
-        self.num_batches = self.batches.num_batches
 
     def go_on(self, state: dict[str, Any], num_done: int) -> None:
         """Let the first epoch go on from the position in a checkpoint.
@@ -299,10 +288,9 @@ class FitData:
 
     def _follow_loaders(self) -> None:
         """Take the interval of validation and the generators from the loaders of now."""
-        has_validation = self._may_validate and self.num_batches > 0
-        self.validation_interval = (
-            self.limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
-        )
+        self.validation_interval = float("inf")
+        if self._may_validate and self.num_batches > 0:
+            self.validation_interval = self.limits.batches_between_validations(self.num_batches)
         leaves = [leaf for loader in (self.loader, *self._validation.loaders) for leaf in leaves_of(loader)]
         self.generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
 
@@ -343,11 +331,11 @@ class FitData:
         Raises:
             ValueError: If the training loader was passed to fit, or there is none.
         """
-        hook = self._run.hooks.train_dataloader
-        if self._run.loaders.get("train") is not None or hook is None:
+        passed = self._run.loaders.get("train")
+        if passed is not None or self._run.hooks.train_dataloader is None:
             rule = "provided by `train_dataloader` of the data module or the module, to be asked for again"
             action = "Define `train_dataloader` and pass no training loader to fit."
-            raise ValueError(must_be("train loader", rule, self._run.loaders.get("train"), "fit", action))
+            raise ValueError(must_be("train loader", rule, passed, "fit", action))
         self._is_reload_asked = True
         restore_random_state(self.origin["random"])
         return self._shared(training_loader(self._run))

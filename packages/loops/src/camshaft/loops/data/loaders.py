@@ -94,9 +94,8 @@ def as_given(given: Any, loaders: list[Any]) -> Any:
     if not loaders:
         return given
     by_path, assemble = read_collection(given, "loaders")
-    if len(by_path) != len(loaders) or all(map(is_, by_path.values(), loaders)):
-        return given
-    return assemble(loaders)
+    is_same = len(by_path) != len(loaders) or all(map(is_, by_path.values(), loaders))
+    return given if is_same else assemble(loaders)
 
 
 def parts_of(loader: Any) -> Any:
@@ -120,13 +119,13 @@ def _converted(given: Any) -> Any:
     """Return loaders in which each with a method `as_combined_loader` is the `CombinedLoader` that this returns."""
     if hasattr(type(given), "as_combined_loader"):
         return given.as_combined_loader()
-    if isinstance(given, (list, tuple)):
-        converted = [_converted(item) for item in given]
-        return given if all(map(is_, converted, given)) else converted
-    if isinstance(given, Mapping):
-        of_keys = {key: _converted(item) for key, item in given.items()}
-        return given if all(map(is_, of_keys.values(), given.values())) else of_keys
-    return given
+    if not isinstance(given, (list, tuple, Mapping)):
+        return given
+    items = list(given.values() if isinstance(given, Mapping) else given)
+    converted = [_converted(item) for item in items]
+    if all(map(is_, converted, items)):
+        return given
+    return dict(zip(given, converted, strict=True)) if isinstance(given, Mapping) else converted
 
 
 def _flat(given: Any) -> Iterator[Any]:

@@ -114,17 +114,16 @@ class ResumableLoader:
         if self._is_stateless or self._is_node_loader or is_stream(self.loader):
             self._start = random_state(generators_of(self.loader))
         self._num_read = 0
-        return iter(self._source)  # type: ignore[no-any-return]
+        return iter(self._source)
 
     @property
     def _streams(self) -> list[tuple[Any, str]]:
         """The owners and attributes of the streams with a state of their own that are read."""
+        places: list[tuple[Any, str]] = [] if self._is_stateless else [(self, "_source")]
         if self._is_node_loader:
             places = [(node, "iterable") for node in nodes_of(self._source) if hasattr(node, "iterable")]
         elif isinstance(self._source, DataLoader):
             places = [(self._source, "dataset")] if is_stream(self._source) else []
-        else:
-            places = [] if self._is_stateless else [(self, "_source")]
         return [(owner, name) for owner, name in places if has_state(getattr(owner, name))]
 
     @property

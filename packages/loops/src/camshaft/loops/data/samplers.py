@@ -6,7 +6,7 @@ import copy
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain, islice, repeat
 from typing import Any, Literal
 
@@ -29,14 +29,12 @@ Uneven = Literal["fill", "cut", "keep"]
 def stateful_samplers(loader: DataLoader[Any]) -> list[Any]:
     """Return the samplers of a loader whose state is known at any time and restores the rest of their order."""
 
-    def is_exact(sampler: Any) -> bool:
-        try:
-            return resumes_exactly(sampler, _NUM_TRIED, loader.dataset)
-        except Exception:  # whatever methods of the user raise
-            return False
-
+    exact = []
     with isolated_randomness():
-        return [sampler for sampler in samplers_of(loader) if has_state(sampler) and is_exact(sampler)]
+        for sampler in filter(has_state, samplers_of(loader)):
+            with suppress(Exception):  # whatever methods of the user raise
+                exact += [sampler] if resumes_exactly(sampler, _NUM_TRIED, loader.dataset) else []
+    return exact
 
 
 @attrs.define(eq=False, repr=False)
@@ -197,10 +195,8 @@ def _checksum(order: Iterable[Any]) -> int | None:
     """Return a checksum of an order of integers, or of batches of integers; None for others."""
     items = list(order)
     for numbers in (items, chain.from_iterable((len(batch), *batch) for batch in items)):
-        try:
+        with suppress(TypeError, OverflowError):
             return zlib.crc32(array("q", numbers))
-        except (TypeError, OverflowError):
-            pass
     return None
 
 

@@ -74,7 +74,7 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
         return loader.with_loaders(lambda leaf: share_out(leaf, strategy, stage=stage))
     if not isinstance(loader, DataLoader) or is_stream(loader):
         return loader
-    if _knows_its_place(loader):
+    if any(all(hasattr(one, name) for name in names) for one in samplers_of(loader) for names in _PLACES):
         _warn_of_padding(loader, stage)
         return loader
     kind = _kind_to_copy(loader)
@@ -196,10 +196,6 @@ def _kind_to_copy(loader: DataLoader[Any]) -> type[Any] | None:
     return None
 
 
-def _knows_its_place(loader: DataLoader[Any]) -> bool:
-    return any(all(hasattr(sampler, name) for name in names) for sampler in samplers_of(loader) for names in _PLACES)
-
-
 def _warn_of_padding(loader: DataLoader[Any], stage: str) -> None:
     for sampler in samplers_of(loader) if stage != "train" else ():
         if isinstance(sampler, DistributedSampler) and sampler.total_size != len(sampler.dataset):  # type: ignore[arg-type]
@@ -275,9 +271,8 @@ class EvenLoader(ResumableLoader):
         """Warn if all processes read the same stream, by their first batches. Collective."""
         dataset, data_rank = getattr(self.loader, "dataset", self.loader), self._strategy.data_rank
         checksums = dict(self._strategy.all_gather((data_rank, checksum(first))))
-        shares = getattr(dataset, "_distributed", None) or any(
-            hasattr(dataset, name) for names in _PLACES for name in names
-        )
+        knows_place = any(hasattr(dataset, name) for names in _PLACES for name in names)
+        shares = knows_place or getattr(dataset, "_distributed", None)
         if not shares and len(set(checksums.values())) == 1 and self._strategy.global_rank == 0:
             warn_user(
                 f"All processes train on the same batches: the stream ({type(dataset).__name__}) begins alike in each. "
@@ -307,10 +302,11 @@ def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
         is_even = set(lengths.values()) == {shortest}
         loader.length = None if is_even and shortest != UNKNOWN else shortest
         if not is_even and not loader.is_asked:
-            rests = [f"{length - shortest} of rank {rank}" for rank, length in sorted(lengths.items())]
+            longer = sorted((rank, length) for rank, length in lengths.items() if length > shortest)
+            left_out = ", ".join(f"{length - shortest} of rank {rank}" for rank, length in longer)
             warn_user(
                 f"The training loaders of the processes have different lengths: each takes the {shortest} batches of "
-                f"the shortest one, and leaves out the rest: {', '.join(rests)}. Give every process as many."
+                f"the shortest one, so in every epoch batches are left out: {left_out}. Give every process as many."
             )
 
 

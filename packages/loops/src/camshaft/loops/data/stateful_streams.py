@@ -18,7 +18,6 @@ from camshaft.loops.state.random_state import are_same, isolated_randomness, ran
 
 _END = object()
 _MAX_PARTS = 1000  # of a stream that are looked at
-_CONTAINERS = (dict, list, tuple)
 
 
 def resumes_exactly(source: Any, num_items: int, dataset: Any = None) -> bool:
@@ -87,15 +86,10 @@ def _buffer_size(stream: Any) -> int:
         named = part if isinstance(part, dict) else getattr(part, "__dict__", {})
         sizes = (value for name, value in named.items() if "buf" in str(name) and isinstance(value, int))
         largest = max(largest, *sizes, 0)
-        values = part if isinstance(part, (list, tuple)) else named.values()
-        parts += [value for value in islice(values, _MAX_PARTS) if _has_parts(value)]
+        values = islice(part if isinstance(part, (list, tuple)) else named.values(), _MAX_PARTS)
+        objects = [value for value in values if not isinstance(value, (type, ModuleType, Tensor))]
+        parts += [value for value in objects if isinstance(value, (dict, list, tuple)) or hasattr(value, "__dict__")]
     return largest
-
-
-def _has_parts(value: object) -> bool:
-    return isinstance(value, _CONTAINERS) or (
-        hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType, Tensor))
-    )
 
 
 def copied(source: Any, shared: Any = None) -> Any:
@@ -179,19 +173,17 @@ class FreshStart:
             if not any(going_on):
                 self._replace()
             return begin()
-        before_begin = random_state(self._generators)
-        return self._checked(begin(), begin, before_begin)
+        before = random_state(self._generators)
+        return self._checked(begin(), begin, before)
 
-    def _checked(
-        self, iterator: Iterator[Any], begin: Callable[[], Iterator[Any]], before_begin: dict[str, Any]
-    ) -> Iterator[Any]:
+    def _checked(self, iterator: Iterator[Any], begin: Callable[[], Iterator[Any]], before: Any) -> Iterator[Any]:
         numbers = random_state(self._generators)
         first = next(iterator, _END)
         if not are_same(self._position_after(first), self._position):
             yield from _with_first(first, iterator)
             return
         self._replace()
-        restore_random_state(before_begin, self._generators)
+        restore_random_state(before, self._generators)
         iterator = begin()
         restore_random_state(numbers, self._generators)
         yield from _with_first(next(iterator, _END), iterator)

@@ -14,14 +14,7 @@ from torch import Tensor, nn
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.transfer import move_to_device
-from camshaft.loops.data.loaders import (
-    as_given,
-    batch_mover,
-    evaluation_loaders,
-    in_order,
-    numbered,
-    set_epoch,
-)
+from camshaft.loops.data.loaders import as_given, batch_mover, evaluation_loaders, in_order, numbered, set_epoch
 from camshaft.loops.data.shared_loader import (
     agree_on_rounds,
     count_share,
@@ -149,10 +142,8 @@ class EvaluationLoop:
             self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
         self.loaders = [with_changed_loaders(loader, strategy) for loader in self.loaders]
         self.given_loaders = as_given(source, self.loaders)
-        self.num_batches = [
-            min(count_share(loader, shared, *limit, strategy) for limit in limits)
-            for loader, shared in zip(given, self.loaders, strict=True)
-        ]
+        pairs = zip(given, self.loaders, strict=True)
+        self.num_batches = [min(count_share(*pair, *limit, strategy) for limit in limits) for pair in pairs]
         has_batches = any(self.num_batches)
         return has_batches if strategy.num_data_ranks == 1 else any(strategy.all_gather(has_batches))
 
@@ -195,17 +186,11 @@ class EvaluationLoop:
         run.stage, run.batch_idx = self.stage, None
         modes = ModuleModes(run.module)
         try:
-            if hooks.model_eval is not None:
-                hooks.model_eval()
-            else:
-                run.module.eval()
+            (hooks.model_eval or run.module.eval)()
             # a tensor of inference mode that the module kept could not be trained with afterwards
             with torch.inference_mode() if self.inference_mode and run.verb != "fit" else torch.no_grad():
                 logged = self._run_loaders(run, hooks, num_batches or self.num_batches, is_trial)
-            if hooks.model_train is not None:
-                hooks.model_train()
-            else:
-                modes.restore()
+            (hooks.model_train or modes.restore)()
         except BaseException:
             modes.restore()  # also of submodules that were added after the run had begun
             raise
@@ -216,22 +201,19 @@ class EvaluationLoop:
         self, run: Run, hooks: StageHooks, num_batches: list[int | float], is_trial: bool
     ) -> list[dict[str, float]]:
         """Run every loader once. Returns the logged values, per loader."""
-        metrics = run.metrics
-        rounds: list[int | float] | None = None
-        if run.strategy.num_data_ranks > 1:
+        metrics, rounds, has_rounds = run.metrics, num_batches, run.strategy.num_data_ranks > 1
+        if has_rounds:
             rounds = agree_on_rounds(self.loaders, num_batches, run.strategy, self.stage)
         self.progress.reset()
         if metrics is not None:
             metrics.start_epoch(self.stage, len(self.loaders), is_trial=is_trial)
-        self.before_start(run, has_rounds=rounds is not None)
+        self.before_start(run, has_rounds=has_rounds)
         hooks.start()
         hooks.epoch_start()
-        for dataloader_idx in range(len(self.loaders)):
-            batches = self.iterate_loader(
-                run, dataloader_idx, num_batches[dataloader_idx], has_rounds=rounds is not None
-            )
-            if rounds is not None:
-                batches = in_rounds(batches, rounds[dataloader_idx], run.strategy)
+        for dataloader_idx, (num_own, num_rounds) in enumerate(zip(num_batches, rounds, strict=True)):
+            batches = self.iterate_loader(run, dataloader_idx, num_own, has_rounds=has_rounds)
+            if has_rounds:
+                batches = in_rounds(batches, num_rounds, run.strategy)
             self._run_batches(run, hooks, batches, dataloader_idx)
         run.batch_idx = None
         if metrics is not None:
@@ -368,16 +350,14 @@ class PredictLoop(EvaluationLoop):
             TypeError: If the module defines neither `predict_step` nor `forward`.
         """
         module = run.module
-        if hook is not None:
-            return hook
-        if type(module).forward is nn.Module.forward:
+        if hook is None and type(module).forward is nn.Module.forward:
             rule, action = "defined, or else `forward`, to predict", "Define one of the two."
             raise TypeError(must_be("predict_step", rule, None, type(module).__qualname__, action))
 
         def call_module(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
             return module(batch)
 
-        return run.strategy.wrap_step(call_module)
+        return hook or run.strategy.wrap_step(call_module)
 
     def run(self, run: Run) -> Any:
         """Predict. Collective. Returns the predictions, or None if `return_predictions` is false."""
@@ -392,13 +372,11 @@ class PredictLoop(EvaluationLoop):
         if outputs is None and not self._has_warned:
             self._has_warned = True
             warn_user("`predict_step` returned None. Return the prediction, unless it is kept elsewhere.")
-        if not self.return_predictions:
-            return
-        while len(self._predictions) <= dataloader_idx:
-            self._predictions.append([])
-        if not (isinstance(outputs, Tensor) and outputs.is_cpu):
-            outputs = move_to_device(outputs, torch.device("cpu"))
-        self._predictions[dataloader_idx].append(outputs)
+        if self.return_predictions:
+            self._predictions += [[] for _ in range(dataloader_idx + 1 - len(self._predictions))]
+            if not (isinstance(outputs, Tensor) and outputs.is_cpu):
+                outputs = move_to_device(outputs, torch.device("cpu"))
+            self._predictions[dataloader_idx].append(outputs)
 
     def result(self, metrics: list[dict[str, float]]) -> Any:
         """Return the predictions."""

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.support.messages import note_errors
-from camshaft.loops.data.combined_loader import has_state, samplers_of
+from camshaft.loops.data.combined_loader import end_workers, has_state, samplers_of
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states
 from camshaft.loops.state.random_state import are_same, isolated_randomness
@@ -58,11 +57,9 @@ def isolated_check(run: Run, validation: ValidationLoop, generators: Sequence[to
     """
     loaders, metrics = validation.loaders, metric_states(run.module)
     parts = [part for loader in loaders for part in (getattr(loader, "dataset", None), *samplers_of(loader))]
-    owners: list[Any] = [
-        owner
-        for owner in (*run.callbacks, run.data, *filter(has_state, parts))
-        if implementation(owner, "state_dict") is not None and implementation(owner, "load_state_dict") is not None
-    ]
+    names = ("state_dict", "load_state_dict")
+    owners: list[Any] = [*run.callbacks, run.data, *filter(has_state, parts)]
+    owners = [owner for owner in owners if all(implementation(owner, name) is not None for name in names)]
     before = [copied(_state_of(owner, run)) for owner in owners]
     with isolated_randomness(generators):
         yield
@@ -73,9 +70,7 @@ def isolated_check(run: Run, validation: ValidationLoop, generators: Sequence[to
         with note_errors(owner, "load_state_dict", run.position):
             owner.load_state_dict(state)
     restore_metric_states(run.module, metrics)
-    for loader in loaders:
-        if isinstance(loader, DataLoader):
-            loader._iterator = None  # ends persistent workers
+    end_workers(loaders)
 
 
 def _state_of(owner: Any, run: Run) -> Any:

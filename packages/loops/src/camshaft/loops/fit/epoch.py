@@ -86,9 +86,7 @@ class TrainingEpoch:
             self.step_before = step_before = progress.global_step
             is_update = False
             if batch is None:
-                self._warn_of_none()
-                counts.started += 1
-                counts.processed += 1
+                self._leave_out()
             else:
                 if move is not None:
                     batch = move(batch, 0)
@@ -130,7 +128,10 @@ class TrainingEpoch:
             self._check_empty_epoch()
         return True
 
-    def _warn_of_none(self) -> None:
+    def _leave_out(self) -> None:
+        """Count a batch that is None, and warn of the first."""
+        self._progress.batches.started += 1
+        self._progress.batches.processed += 1
         if not self._has_warned_of_none and self._run.strategy.global_rank == 0:
             warn_user(
                 "The train loader gave None in place of a batch: such batches are left out. "
@@ -143,10 +144,9 @@ class TrainingEpoch:
         loader, stopping, epoch = self._data.loader, self._stopping, self._progress.current_epoch
         can_go_on = self._data.num_batches == float("inf") and stopping.limits.epoch_limit != float("inf")
         if isinstance(loader, Iterator) or not can_go_on or self._run.strategy.world_size > 1:
-            raise RuntimeError(
-                f"`train loader` must give batches in every epoch, but got none in epoch {epoch} "
-                f"({type(loader).__name__}) in fit. Pass a loader that begins anew each time, no generator."
-            )
+            got = f"got none in epoch {epoch} ({type(loader).__name__}) in fit"
+            action = "Pass a loader that begins anew each time, no generator."
+            raise RuntimeError(f"`train loader` must give batches in every epoch, but {got}. {action}")
         warn_user(
             f"The training loader ({type(loader).__name__}) gave no batches in epoch {epoch}, which trains nothing. "
             "Let the dataset wait for data if every epoch must train."

@@ -41,11 +41,11 @@ class FitRun:
         data: The loaders; nothing is loaded yet.
         validation: The loop that validates.
         stopping: Decides when training ends, and knows the progress.
-        previous: The run of the fit before; its optimizers and its final state count until this one has its own.
+        configured: The optimizers and schedulers; those of the fit before until this one has its own.
+        final_state: The state at the end; likewise.
 
     Attributes:
         data: The loaders and the batches of the epochs.
-        configured: The optimizers and schedulers.
         mode: Turns batches into updates; None while nothing is trained.
         epoch: Runs the batches of the epochs; made by `start`.
         is_active: Whether `mode` is at work.
@@ -58,8 +58,8 @@ class FitRun:
     data: FitData
     _validation: ValidationLoop
     _stopping: StoppingRules
-    _previous: FitRun | None = None
-    configured: ConfiguredOptimizers = attrs.field(init=False)
+    configured: ConfiguredOptimizers
+    final_state: dict[str, Any] | None
     mode: UpdateMode | None = attrs.field(default=None, init=False)
     epoch: TrainingEpoch | None = attrs.field(default=None, init=False)
     is_active: bool = attrs.field(default=False, init=False)
@@ -69,12 +69,8 @@ class FitRun:
     _is_first_epoch: bool = attrs.field(default=True, init=False)
     _has_epoch_ended: bool = attrs.field(default=False, init=False)  # the hooks of the epoch's end were called
     _metrics: dict[str, Any] | None = attrs.field(default=None, init=False)  # as before the end of an epoch cut short
-    _final: dict[str, Any] | None = attrs.field(default=None, init=False)  # the state at the end
 
     def __attrs_post_init__(self) -> None:
-        previous, self._previous = self._previous, None
-        self.configured = ConfiguredOptimizers([], []) if previous is None else previous.configured
-        self._final = None if previous is None else previous._final
         self._progress = self._stopping.progress
         self._factory = self._run.optimization_factory or StandardOptimizationFactory()
         self._schedulers: SchedulerSteps
@@ -103,7 +99,7 @@ class FitRun:
             data.load_as(checkpoint["fit"]["loaders"])
         else:
             data.load()
-        self._final = None
+        self.final_state = None
         self.configured = self._factory.configure(run)
         self.configured.take(run.strategy.setup_optimizers(self.configured.optimizers))
         run.hooks.on_fit_start()
@@ -152,17 +148,16 @@ class FitRun:
     def replace_optimizers(self, optimizers: Sequence[Any]) -> None:
         """Train on with other optimizers; see `FitLoop.replace_optimizers`."""
         configured, progress, old = self.configured, self._progress, self._mode if self.is_active else None
-        where = type(self._run.module).__qualname__
-        if self._final is not None:
+        where, known = type(self._run.module).__qualname__, configured.optimizers
+        if self.final_state is not None:
             action = "Set them in a hook, from `on_fit_start` on."
             raise RuntimeError(must_be("optimizers", "set while a fit runs", optimizers, where, action))
         if old is not None and progress.batches.started != progress.batches.processed:
             action = "Set them in `on_train_epoch_start`, `on_train_batch_start` or `on_train_batch_end`."
             raise RuntimeError(must_be("optimizers", "set between the steps of two batches", optimizers, where, action))
-        if old is not None and old.state_dict() and len(optimizers) != len(configured.optimizers):
-            rule = f"as many as before ({len(configured.optimizers)}) under automatic optimization"
+        if old is not None and old.state_dict() and len(optimizers) != len(known):
+            rule = f"as many as before ({len(known)}) under automatic optimization"
             raise ValueError(must_be("optimizers", rule, optimizers, where, "Set as many."))
-        known = configured.optimizers
         chosen = read_configuration(list(optimizers)).optimizers
         new = [one for one in chosen if not any(one is other for other in known)]
         set_up = dict(zip(map(id, new), self._run.strategy.setup_optimizers(new) if new else (), strict=True))
@@ -259,13 +254,13 @@ class FitRun:
         restore_moment(run, self.data, is_inside_epoch=False)
         if run.metrics is not None:
             run.metrics.moment = None
-        self._final = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
+        self.final_state = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
 
     def finish(self) -> None:
         """Keep the final state, and release the loaders with their worker processes."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of loaders without state: no checkpoint has been requested yet
-            self._final = self._state(self._run)
+            self.final_state = self._state(self._run)
         self.data.release()
 
     def close(self) -> None:
@@ -298,16 +293,15 @@ class FitRun:
         return self.mode
 
     def _state(self, run: Run) -> dict[str, Any]:
-        if self._final is not None:
-            return self._final
+        if self.final_state is not None:
+            return self.final_state
         state = state_outside_of_fit(run, self.data)
         if self._metrics is not None:
             state["fit"] = dict(self._metrics)
         if self.mode is not None:
-            state["fit"]["loaders"] = self.data.origin
-            state["fit"]["batches"] = self.data.batches.state_dict()
-            state["fit"]["optimization"] = self.mode.state_dict()
-            state["fit"]["gradients"] = gradients_of(run.module) if self.mode.keeps_gradients else {}
+            state["fit"] |= {"loaders": self.data.origin, "batches": self.data.batches.state_dict()}
+            gradients = gradients_of(run.module) if self.mode.keeps_gradients else {}
+            state["fit"] |= {"optimization": self.mode.state_dict(), "gradients": gradients}
         return state
 
     def _begin_training(self) -> None:
@@ -318,11 +312,10 @@ class FitRun:
         run.hooks.on_train_start()
 
     def _check_sanity(self) -> None:
-        steps = self._stopping.limits.num_sanity_val_steps
         self.sanity_checking = True
         try:
             with self.data.isolated():
-                check_sanity(self._run, self._validation, steps)
+                check_sanity(self._run, self._validation, self._stopping.limits.num_sanity_val_steps)
         finally:
             self.sanity_checking = False
 
@@ -332,7 +325,12 @@ class FitRun:
         if not data.validates:  # `limit_val_batches` was set to 0
             return
         if run.order.epoch_end_first and self.epoch is not None and self.epoch.is_last_batch:
-            self._end_before_validation()
+            self._has_epoch_ended = True
+            batch_idx, run.batch_idx = run.batch_idx, None
+            if run.metrics is not None:
+                run.metrics.moment = "epoch"
+            run.hooks.on_train_epoch_end()
+            run.batch_idx = batch_idx
         zero_grad = run.hooks.on_validation_model_zero_grad
         if zero_grad is None and not mode.keeps_gradients:
             zero_grad = run.module.zero_grad  # a module that optimizes by hand may still need its gradients
@@ -345,16 +343,6 @@ class FitRun:
         if run.metrics is not None:
             run.metrics.enter("train", "batch")
 
-    def _end_before_validation(self) -> None:
-        """Call the hooks of the epoch's end before its validation, as `FitOrder.epoch_end_first` asks for."""
-        run = self._run
-        self._has_epoch_ended = True
-        batch_idx, run.batch_idx = run.batch_idx, None
-        if run.metrics is not None:
-            run.metrics.moment = "epoch"
-        run.hooks.on_train_epoch_end()
-        run.batch_idx = batch_idx
-
 
 def state_outside_of_fit(run: Run, data: FitData | None = None) -> dict[str, Any]:
     """Return the state of a run as it is where nothing is trained: metrics, as "fit", and random numbers, as "rng"."""
@@ -363,10 +351,8 @@ def state_outside_of_fit(run: Run, data: FitData | None = None) -> dict[str, Any
 
 def _metrics_of(run: Run) -> dict[str, Any]:
     """Return the logged values, and the states of the module's metrics."""
-    return {
-        "metrics": None if run.metrics is None else run.metrics.state_dict(),
-        "metric_states": metric_states(run.module),
-    }
+    logged = None if run.metrics is None else run.metrics.state_dict()
+    return {"metrics": logged, "metric_states": metric_states(run.module)}
 
 
 def _reset(epoch_state: Mapping[str, EpochState]) -> None:

@@ -75,7 +75,8 @@ class FitLoop:
         """
         stopping = self._stopping
         data = self.data_class(run, self.limits, self.validation, self.progress, self.loader_settings)
-        fit = self._fit = FitRun(run, data, self.validation, stopping, previous=self._fit)
+        final_state = None if self._fit is None else self._fit.final_state
+        fit = self._fit = FitRun(run, data, self.validation, stopping, self.optimization, final_state)
         try:
             self.limits.check_together()
             check_equal_arguments(self.arguments, run.strategy, "fit")
@@ -134,8 +135,8 @@ class FitLoop:
         """
         batches = self.progress.batches
         if self.data is None or batches.ready == batches.started:
-            action = "Use it in `on_train_batch_start`."
-            raise RuntimeError(must_be("trial_step", "used while a batch waits", run.position(), "fit", action))
+            rule, action = "used while a batch waits", "Use it in `on_train_batch_start`."
+            raise RuntimeError(must_be("trial_step", rule, run.position(), "fit", action))
         return rollback(run, self.data)
 
     def state_dict(self, run: Run) -> dict[str, Any]:
@@ -258,8 +259,7 @@ class FitLoop:
         """
         arguments = attrs.asdict(self.limits) | attrs.asdict(self.settings)
         del arguments["max_time"]
-        arguments["limit_val_batches"] = self.validation.limit_batches
-        return arguments
+        return arguments | {"limit_val_batches": self.validation.limit_batches}
 
     @property
     def data(self) -> FitData | None:

@@ -86,13 +86,8 @@ def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
         run: The run.
         checkpoint: The checkpoint.
     """
-    load = implementation(run.data, "load_state_dict") if run.data is not None else None
-    if load is None:
-        return
-    state = run.checkpoint_adapter.data_state(checkpoint, run.data)
-    if state is not None:
-        with note_errors(run.data, "load_state_dict", run.position):
-            load(state)
+    if run.data is not None and implementation(run.data, "load_state_dict") is not None:
+        _load_state(run, run.data, run.checkpoint_adapter.data_state(checkpoint, run.data))
 
 
 def restore_callbacks(run: Run, checkpoint: dict[str, Any]) -> None:
@@ -108,11 +103,14 @@ def restore_callbacks(run: Run, checkpoint: dict[str, Any]) -> None:
     if run.verb == "fit" and run.strategy.global_rank == 0:
         warn_of_absent(states, run.callbacks)
     for callback in run.callbacks:
-        load = implementation(callback, "load_state_dict")
-        state = states.get(state_key(callback))
-        if load is not None and state is not None:
-            with note_errors(callback, "load_state_dict", run.position):
-                load(state)
+        _load_state(run, callback, states.get(state_key(callback)))
+
+
+def _load_state(run: Run, owner: object, state: Any) -> None:
+    load = implementation(owner, "load_state_dict")
+    if load is not None and state is not None:
+        with note_errors(owner, "load_state_dict", run.position):
+            load(state)
 
 
 def check_resumable(checkpoint: dict[str, Any]) -> None:
@@ -138,26 +136,21 @@ def rank_state(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]
         ValueError: If it was saved inside an epoch, by another number of processes.
     """
     ranks = checkpoint.get("ranks", [{"fit": checkpoint["fit"], "rng": checkpoint["rng"]}])
-    rank, size = strategy.global_rank, strategy.world_size
+    rank, size, progress = strategy.global_rank, strategy.world_size, FitProgress()
     if len(ranks) == size == 1:
         return checkpoint
     if len(ranks) != size:
-        _check_at_epoch_end(checkpoint, len(ranks), size)
+        progress.load_state_dict(checkpoint["loops"]["fit"])
+    if progress.is_inside_epoch:
+        rule = f"that of the checkpoint ({len(ranks)}), which was saved inside of epoch {progress.current_epoch}"
+        action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
+        raise ValueError(must_be("number of processes", rule, size, "fit", action))
     own = ranks[rank if rank < len(ranks) else 0]
     fit = {**own["fit"]}
     if "gradients" in fit:
         fit["gradients"] = checkpoint["fit"]["gradients"] | fit["gradients"]
     rng = own["rng"] if rank < len(ranks) else derived_random_state(own["rng"], rank)
     return {**checkpoint, "fit": fit, "rng": rng}
-
-
-def _check_at_epoch_end(checkpoint: dict[str, Any], num_then: int, num_now: int) -> None:
-    progress = FitProgress()
-    progress.load_state_dict(checkpoint["loops"]["fit"])
-    if progress.is_inside_epoch:
-        rule = f"that of the checkpoint ({num_then}), which was saved inside of epoch {progress.current_epoch}"
-        action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
-        raise ValueError(must_be("number of processes", rule, num_now, "fit", action))
 
 
 def restore_training(run: Run, checkpoint: dict[str, Any], configured: ConfiguredOptimizers) -> None:
@@ -170,8 +163,11 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
     checkpoint = run.checkpoint_adapter.training(checkpoint, run)
     optimizers, optimizer_states = configured.optimizers, checkpoint["optimizer_states"]
     schedulers, scheduler_states = [config.scheduler for config in configured.schedulers], checkpoint["lr_schedulers"]
-    _check_number("optimizers", optimizers, optimizer_states)
-    _check_number("schedulers", schedulers, scheduler_states)
+    pairs = ("optimizers", optimizers, optimizer_states), ("schedulers", schedulers, scheduler_states)
+    for what, owners, states in pairs:
+        if len(owners) != len(states):
+            rule, action = f"that of the checkpoint ({len(states)})", "Configure as many, or fit without `ckpt_path`."
+            raise ValueError(must_be(f"number of {what}", rule, len(owners), "configure_optimizers", action))
     classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(optimizers)
     for optimizer, state, saved_class in zip(optimizers, optimizer_states, classes, strict=True):
         _check_class(optimizer, state, saved_class)
@@ -192,29 +188,19 @@ def _check_class(optimizer: Any, state: Any, saved_class: str | None) -> None:
         return
     groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
     own, saved = _settings(optimizer.param_groups), _settings(groups)
-    where, action = "configure_optimizers", "Configure the same class, or fit without `ckpt_path`."
-    if saved_class is None:
-        if own - saved and saved - own:
-            rule = f"that of the checkpoint, which has the settings {', '.join(sorted(saved - own))}"
-            raise ValueError(must_be("optimizer", rule, own_class, where, action))
-    elif own == saved:
+    if saved_class is not None and own == saved:
         warn_user(
             f"The state of {saved_class} in the checkpoint is loaded into {own_class} of configure_optimizers, which "
             "has the same settings; those of the checkpoint count. Configure the class of the checkpoint to be sure."
         )
-    else:
-        raise ValueError(must_be("optimizer", f"that of the checkpoint, {saved_class}", own_class, where, action))
+    elif saved_class is not None or (own - saved and saved - own):
+        of_checkpoint = saved_class or f"which has the settings {', '.join(sorted(saved - own))}"
+        rule, action = f"that of the checkpoint, {of_checkpoint}", "Configure it, or fit without `ckpt_path`."
+        raise ValueError(must_be("optimizer", rule, own_class, "configure_optimizers", action))
 
 
 def _settings(groups: Sequence[Mapping[str, Any]]) -> set[str]:
     return {name for group in groups for name in group} - {"params", "initial_lr"}
-
-
-def _check_number(what: str, owners: list[Any], states: list[Any]) -> None:
-    if len(owners) != len(states):
-        rule = f"that of the checkpoint ({len(states)})"
-        action = "Configure the same as when it was saved, or fit without `ckpt_path`."
-        raise ValueError(must_be(f"number of {what}", rule, len(owners), "configure_optimizers", action))
 
 
 def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitProgress) -> None:
@@ -245,7 +231,9 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             mode.load_state_dict(fit["optimization"])
         else:
             mode.load_accumulation(fit["optimization"])
-        restore_gradients(run, fit["gradients"])
+        for name, parameter in run.module.named_parameters():
+            gradient = fit["gradients"].get(name)
+            parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
     if progress.is_inside_epoch:
         for key, part in run.epoch_state.items():
             part.load_state_dict(fit.get(key))
@@ -268,25 +256,10 @@ def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
     restore_random_state(run.checkpoint["rng"], data.generators)
 
 
-def restore_gradients(run: Run, gradients: dict[str, torch.Tensor]) -> None:
-    """Restore the gradient of every parameter of the module, also where there was none. Collective.
-
-    Args:
-        run: The run.
-        gradients: The gradients by the parameters' names.
-    """
-    for name, parameter in run.module.named_parameters():
-        gradient = gradients.get(name)
-        parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
-
-
 def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return copies of the gradients of a module, by the names of its parameters."""
-    return {
-        name: parameter.grad.detach().clone()
-        for name, parameter in module.named_parameters()
-        if parameter.grad is not None
-    }
+    named = module.named_parameters()
+    return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}
 
 
 def classes_of(optimizers: Sequence[Any]) -> list[str]:

@@ -37,12 +37,16 @@ def collect(
         checkpoint["epoch"] = loop.current_epoch
         checkpoint["global_step"] = loop.progress.global_step
     if not weights_only:
-        checkpoint["callbacks"] = _states_of_callbacks(run)
+        checkpoint["callbacks"] = {}
+        for callback in run.callbacks:
+            save = implementation(callback, "state_dict")
+            if save is not None:
+                with note_errors(callback, "state_dict", run.position):
+                    checkpoint["callbacks"][state_key(callback)] = save()
         if loop is not None:
-            of_strategy = run.strategy.state_dict()
+            of_strategy, configured = run.strategy.state_dict(), loop.optimization
             if of_strategy:
                 checkpoint["strategy"] = of_strategy
-            configured = loop.optimization
             state_of = getattr(run.strategy, "optimizer_state", methodcaller("state_dict"))
             checkpoint["optimizer_states"] = [state_of(optimizer) for optimizer in configured.optimizers]
             checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in configured.schedulers]
@@ -53,17 +57,6 @@ def collect(
                 checkpoint["data"] = save_data()
     run.hooks.on_save_checkpoint(checkpoint)
     return checkpoint
-
-
-def _states_of_callbacks(run: Run) -> dict[str, Any]:
-    states: dict[str, Any] = {}
-    for callback in run.callbacks:
-        save = implementation(callback, "state_dict")
-        if save is None:
-            continue
-        with note_errors(callback, "state_dict", run.position):
-            states[state_key(callback)] = save()
-    return states
 
 
 def gather_rank_states(state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.combined_loader import (
     CombinedLoader,
     copy_loader,
+    end_workers,
     has_state,
     is_plain,
     is_stream,
@@ -42,23 +43,19 @@ class TrialBatches:
     """
 
     def __init__(self, loader: Any, run: Run, num_batches: int | float) -> None:
-        self._loader = loader
-        self._run = run
+        self._loader, self._run = loader, run
         self._num_batches = min(num_batches, length_of(loader))
-        self.batch_size: int | None = getattr(loader, "batch_size", None) or getattr(
-            getattr(loader, "batch_sampler", None), "batch_size", None
-        )
+        sizes = [getattr(one, "batch_size", None) for one in (loader, getattr(loader, "batch_sampler", None))]
+        self.batch_size: int | None = sizes[0] or sizes[1]
 
     def __len__(self) -> int:
         if self._num_batches == float("inf"):
-            kind = type(self._loader).__name__
-            raise TypeError(f"{kind} does not tell how many batches it gives. Give it `__len__`, or iterate.")
+            raise TypeError(f"{type(self._loader).__name__} has no length. Give it `__len__`, or iterate.")
         return int(self._num_batches)
 
     def __iter__(self) -> Iterator[Any]:
         move, metrics = batch_mover(self._run), self._run.metrics
-        limit = None if self._num_batches == float("inf") else int(self._num_batches)
-        for batch in islice(self._loader, limit):
+        for batch in islice(self._loader, None if self._num_batches == float("inf") else int(self._num_batches)):
             if move is not None:
                 batch = move(batch, 0)
             if metrics is not None:
@@ -79,8 +76,8 @@ def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialB
         RuntimeError: If the training loader is not known yet.
     """
     if data is None or data.loader is None:
-        rule = "used when the training loader is known"
-        raise RuntimeError(must_be("trial", rule, None, "Trainer", "Use it from `on_fit_start` on."))
+        rule, action = "used when the training loader is known", "Use it from `on_fit_start` on."
+        raise RuntimeError(must_be("trial", rule, None, "Trainer", action))
     with rollback(run, data):
         loader = _without_trace(data.reload_for_trial() if reload else data.loader)
         with _isolated(loader):
@@ -111,12 +108,11 @@ def _without_trace(loader: Any) -> Any:
     if isinstance(loader, CombinedLoader):
         return loader.with_loaders(_without_trace)
     if is_plain(loader) or type(loader).__module__.startswith("torchdata.stateful_dataloader"):
+        order = {"batch_sampler": loader.batch_sampler}
         if is_stream(loader):
             order = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
         elif loader.batch_sampler is None:
             order = {"batch_size": None, "sampler": loader.sampler}
-        else:
-            order = {"batch_sampler": loader.batch_sampler}
         return copy_loader(loader, DataLoader, **order)
     if has_state(loader) or isinstance(loader, Iterator):
         rule = "a DataLoader, or one without a state that begins anew each time, to be tried out"
@@ -135,22 +131,20 @@ def _isolated(loader: Any) -> Iterator[None]:
     finally:
         for part, state in remembered:
             part.load_state_dict(state)
-        for leaf in leaves:
-            if isinstance(leaf, DataLoader):
-                leaf._iterator = None  # ends persistent workers
+        end_workers(leaves)
 
 
 @contextmanager
 def _unlogged(run: Run) -> Iterator[None]:
     """Discard everything that is logged."""
     metrics = run.metrics
-    logs = [(part, part.__dict__.get("_metric_log")) for part in run.module.modules()]
-    alone = [(part, log) for part, log in logs if isinstance(log, StandaloneLog)]
-    for part, _ in alone:
-        part.__dict__["_metric_log"] = StandaloneLog()
+    logs = [(vars(part), vars(part).get("_metric_log")) for part in run.module.modules()]
+    alone = [(own, log) for own, log in logs if isinstance(log, StandaloneLog)]
+    for own, _ in alone:
+        own["_metric_log"] = StandaloneLog()
     try:
         with nullcontext() if metrics is None else metrics.trial():
             yield
     finally:
-        for part, log in alone:
-            part.__dict__["_metric_log"] = log
+        for own, log in alone:
+            own["_metric_log"] = log

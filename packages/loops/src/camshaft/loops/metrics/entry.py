@@ -177,12 +177,12 @@ class Entry:
             TypeError: If it is no tensor.
             ValueError: If it is not logged for the step.
         """
-        action = "Leave one of them out."
         if not isinstance(value, Tensor):
-            raise log_error(self.name, "value", "a tensor with enable_graph=True", value, action, TypeError)
+            rule = "a tensor with enable_graph=True"
+            raise log_error(self.name, "value", rule, value, "Leave enable_graph out.", TypeError)
         if not self.options.on_step:
             rule = "True with enable_graph=True, since values of epochs have no graph"
-            raise log_error(self.name, "on_step", rule, False, action)
+            raise log_error(self.name, "on_step", rule, False, "Leave one of them out.")
         self.step_value = value.reshape(())
 
     @property
@@ -220,14 +220,10 @@ class Entry:
 
     def state_dict(self) -> dict[str, Any]:
         """Return settings and values; changes nothing."""
-        of_step = self.options.on_step
+        values = (self.step_value, self._sent_value) if self.options.on_step else (None, None)
         return {
-            "name": self.name,
-            "hook": self.hook,
-            "options": self.options.plain()._asdict(),
-            "is_metric": self.holds_metric,
-            "step_value": self.step_value if of_step else None,
-            "sent_value": self._sent_value if of_step else None,
+            **{"name": self.name, "hook": self.hook, "options": self.options.plain()._asdict()},
+            **{"is_metric": self.holds_metric, "step_value": values[0], "sent_value": values[1]},
             "superseded": sorted(name for name in self._superseded[0] if self.is_superseded(name)),
             "kept": self.kept.state_dict(),
             "reduction": None if self.reduction is None else self.reduction.state_dict(),

@@ -113,16 +113,17 @@ class EpochLog:
         the module logs itself stay as they are.
         """
         known = self.latest.get(name) or next((one for key, one in self.entries.items() if key[1] == name), None)
-        if known is not None:
-            options = known.options
-            if options.on_epoch:
-                return None if moment == "epoch" else (options.logger, options.prog_bar)
-            if moment == "batch":
-                logger, prog_bar = logger or options.logger, prog_bar or options.prog_bar
-            if moment != "batch" or (logger, prog_bar) != (options.logger, options.prog_bar):
-                for key in [key for key in self.entries if key[:2] == (None, name)]:  # returned values have no hook
-                    del self.entries[key]
-                self.latest.pop(name, None)
+        if known is None:
+            return logger, prog_bar
+        of_known = known.options.logger, known.options.prog_bar
+        if known.options.on_epoch:
+            return None if moment == "epoch" else of_known
+        if moment == "batch":
+            logger, prog_bar = logger or of_known[0], prog_bar or of_known[1]
+        if moment != "batch" or (logger, prog_bar) != of_known:
+            for key in [key for key in self.entries if key[:2] == (None, name)]:  # returned values have no hook
+                del self.entries[key]
+            self.latest.pop(name, None)
         return logger, prog_bar
 
     # values of evaluation batches
@@ -157,9 +158,12 @@ class EpochLog:
         """Return the values of the latest steps, then, if asked for, those of the epoch so far."""
         entries = list(self.entries.values())
         values = [(entry, entry.last_value, False) for entry in entries if entry.options.on_step]
-        if with_epoch:
-            values += [(entry, entry.epoch_value(), True) for entry in entries]
+        values += [(entry, entry.epoch_value(), True) for entry in entries if with_epoch]
         return [EntryValue(entry, value, of_epoch) for entry, value, of_epoch in values if value is not None]
+
+    def values(self) -> list[EntryValue]:
+        """Return the values of the epoch and of its latest steps; of all processes once they are reduced."""
+        return self.live(with_epoch=True) if self.reduced is None else self.reduced
 
     def read(self, reader: Reader, values: Iterable[EntryValue]) -> dict[str, Value]:
         """Return those of the values that a reader gets, by the names that it gets.
@@ -168,15 +172,13 @@ class EpochLog:
         get what is logged for them.
         """
         read: dict[str, Value] = {}
-        for each in values:
-            entry, names = each.entry, [each.name]
+        for entry, value, of_epoch in values:
+            names = [entry.epoch_name if of_epoch else entry.step_name]
+            is_read = entry.options.logger if reader == "to_loggers" else entry.options.prog_bar
             if reader == "to_callbacks":
-                is_read = each.of_epoch or self.stage == "train"
-                names.insert(0, entry.plain_name)
-            else:
-                is_read = entry.options.logger if reader == "to_loggers" else entry.options.prog_bar
+                is_read, names = of_epoch or self.stage == "train", [entry.plain_name, *names]
             if is_read:
-                read |= {name: each.value for name in names if each.of_epoch or not entry.is_superseded(name)}
+                read |= {name: value for name in names if of_epoch or not entry.is_superseded(name)}
         return read
 
     def merge(self, reader: Reader, values: Sequence[EntryValue], published: dict[str, Value]) -> dict[str, Value]:
@@ -316,10 +318,9 @@ class LoggerSender:
 
     def _log(self, metrics: Mapping[str, float], step: int) -> None:
         for logger in self.loggers:
-            takes = self._takes_keywords.get(type(logger))
-            if takes is None:
-                takes = self._takes_keywords[type(logger)] = _takes_keywords(logger.log_metrics)
-            if takes:
+            if type(logger) not in self._takes_keywords:
+                self._takes_keywords[type(logger)] = _takes_keywords(logger.log_metrics)
+            if self._takes_keywords[type(logger)]:
                 logger.log_metrics(metrics=metrics, step=step)
             else:
                 logger.log_metrics(metrics, step)
@@ -338,11 +339,11 @@ class LoggerSender:
 
 def _takes_keywords(log_metrics: Callable[..., Any]) -> bool:
     """Return whether a logger's method takes `metrics` and `step` by name; loggers of 0.5 take them by position."""
-    try:
-        if inspect.isroutine(log_metrics):  # no mock, which would record that its signature was read
+    if inspect.isroutine(log_metrics):  # no mock, which would record that its signature was read
+        try:
             inspect.signature(log_metrics).bind(metrics={}, step=0)
-    except TypeError:
-        return False
-    except ValueError:  # no signature can be read
-        pass
+        except TypeError:
+            return False
+        except ValueError:  # no signature can be read
+            return True
     return True

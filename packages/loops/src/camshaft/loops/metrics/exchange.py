@@ -219,13 +219,12 @@ class MetricExchange:
         failure: Exception | None = None
         for (key, place), parts in unreduced.items():
             ranks = [rank for rank, record in records[key].items() if record.source is not None]
-            if ranks[:1] == [self._strategy.global_rank]:
+            if ranks[:1] == [self._strategy.global_rank] and failure is None:
                 try:
                     applied[key, place] = _apply(entries[key], parts)
                 except Exception as error:
-                    failure = failure or error
-        text = None if failure is None else f"{type(failure).__name__}: {failure}"
-        gathered = self._strategy.all_gather((applied, text))
+                    failure = error
+        gathered = self._strategy.all_gather((applied, failure and f"{type(failure).__name__}: {failure}"))
         if failure is not None:
             raise failure
         for rank, (_, other) in enumerate(gathered):
@@ -237,13 +236,12 @@ class MetricExchange:
 
 def _record(entry: Entry, parts: dict[Place, Part], paths: Mapping[int, str] | None = None) -> Record:
     """Return the record of an entry; `paths` has names of submodules by their identity."""
-    function, source = entry.options.reduce_fx, "" if entry.is_reducible else None
+    function, source, is_current = entry.options.reduce_fx, "" if entry.is_reducible else None, False
     if callable(function):
         name = getattr(function, "__qualname__", None) or type(function).__qualname__
         source = f"{getattr(function, '__module__', '')}.{name}"
     elif isinstance(entry, MetricEntry) and entry.metric is not None:
-        source = (paths or {}).get(id(entry.metric), "")
-    is_current = isinstance(entry, MetricEntry) and entry.is_current
+        source, is_current = (paths or {}).get(id(entry.metric), ""), entry.is_current
     return Record(entry.key, entry.options.plain(), entry.holds_metric, source, is_current, parts)
 
 
@@ -265,16 +263,14 @@ def _check_same(by_rank: Mapping[int, Record]) -> None:
 
 def _epoch_parts(entry: Entry, held_rows: Sequence[StepRow]) -> dict[Place, Part]:
     """Return this process's part in an entry's values of the epoch, and of the evaluation batches that were held."""
-    parts: dict[Place, Part] = {}
+    parts: dict[Place, Part | None] = {}
     if entry.options.sync_dist is not False and entry.reduction is not None:
-        part = entry.reduction.part()
-        if part is not None:
-            parts["epoch"] = part
+        parts["epoch"] = entry.reduction.part()
     if entry.options.sync_dist is True:
-        if (value := entry.last_value) is not None:
-            parts["step"] = _step_part(entry, value)
+        value = entry.last_value
+        parts["step"] = None if value is None else _step_part(entry, value)
         parts |= {step: _step_part(entry, row[entry]) for step, row in held_rows if entry in row}
-    return parts
+    return {place: part for place, part in parts.items() if part is not None}
 
 
 def _reduced_rows(epoch: EpochLog, reduced: Mapping[tuple[Key, Place], Value]) -> list[StepRow]:

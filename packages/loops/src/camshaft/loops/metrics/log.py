@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
@@ -13,14 +12,13 @@ from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
-from camshaft.loops.metrics.epoch import EntryValue, EpochLog, LoggerSender, MetricWriter, Progress, Reader
+from camshaft.loops.metrics.epoch import EpochLog, LoggerSender, MetricWriter, Progress, Reader
 from camshaft.loops.metrics.exchange import MetricExchange
 from camshaft.loops.metrics.values import (
     MeasuredBatch,
     ReduceFx,
     Value,
     check_batch_size,
-    check_number,
     is_metric,
     load_nested,
     log_error,
@@ -107,9 +105,13 @@ class MetricLogging:
             if getattr(self, "global_rank", log.global_rank) != 0:
                 return
             sync_dist = False
-        if metric_attribute is not None and _attribute(self, metric_attribute) is not value:
-            rule = "the name of the module's attribute that is the logged metric"
-            raise log_error(name, "metric_attribute", rule, metric_attribute, "Correct it, or leave it out.")
+        if metric_attribute is not None:
+            found: Any = self
+            for part in metric_attribute.split("."):
+                found = getattr(found, part, None)
+            if found is not value:
+                rule = "the name of the module's attribute that is the logged metric"
+                raise log_error(name, "metric_attribute", rule, metric_attribute, "Correct it, or leave it out.")
         # a plain tuple: made and compared in a fraction of the time of an object with named fields
         asked = (prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
         entry = log.record(name, value, asked, batch_size)
@@ -150,10 +152,6 @@ class MetricLogging:
     def _log_alone(self) -> StandaloneLog:
         log = self.__dict__["_metric_log"] = StandaloneLog()
         return log
-
-
-def _attribute(module: object, path: str) -> object:
-    return reduce(lambda owner, part: getattr(owner, part, None), path.split("."), module)
 
 
 class _CallbackMetrics(dict[str, Any]):
@@ -267,7 +265,7 @@ class MetricLog(MetricLogging):
         metrics = dict(self._published[reader])
         for epoch in self._epochs.values():
             is_at_end = epoch is self._current and self._moment != "batch"
-            values = _values_of(epoch) if is_at_end else epoch.live(with_epoch=False)
+            values = epoch.values() if is_at_end else epoch.live(with_epoch=False)
             metrics = epoch.merge(reader, values, metrics)
         return metrics
 
@@ -451,7 +449,7 @@ class MetricLog(MetricLogging):
             epoch.warn_of_lost_values()
         self.reduce_epoch()
         sender.send_rows(epoch.held_rows)
-        values = _values_of(epoch)
+        values = epoch.values()
         numbers = to_floats({idx: each.value for idx, each in enumerate(values)})
         numeric = [each._replace(value=numbers[idx]) for idx, each in enumerate(values)]
         for reader, published in self._published.items():
@@ -507,12 +505,8 @@ class MetricLog(MetricLogging):
         epochs, as loops do; of a stop within an epoch, before the hooks of its end log or read anything.
         """
         train = self._epochs.get("train")
-        state = {
-            "published": self._published,
-            "num_eval_steps": {stage: dict(num_steps) for stage, num_steps in self._num_eval_steps.items()},
-            "train": None if train is None else train.state_dict(),
-            **self._sender.state_dict(),
-        }
+        state = {"published": self._published, "num_eval_steps": self._num_eval_steps, **self._sender.state_dict()}
+        state["train"] = None if train is None else train.state_dict()
         return cast("dict[str, Any]", save_nested(state))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -528,18 +522,13 @@ class MetricLog(MetricLogging):
         state, train = load_nested(state), self._epochs.get("train")
         saved = state["train"]
         if train is None and saved is not None:
-            rule, action = 'called after `start_epoch("train")`', "Start the epoch first."
-            raise RuntimeError(must_be("load_state_dict", rule, self._current.stage or None, "MetricLog", action))
+            rule, got = 'called after `start_epoch("train")`', self._current.stage or None
+            raise RuntimeError(must_be("load_state_dict", rule, got, "MetricLog", "Start the epoch first."))
         self._published, self._num_eval_steps = state["published"], state["num_eval_steps"]
         if train is not None:
             train.load_state_dict(saved or {"entries": [], "num_steps": self._num_eval_steps.get("train", {})})
         if saved is not None:
             self._sender.load_state_dict(state)
-
-
-def _values_of(epoch: EpochLog) -> Sequence[EntryValue]:
-    """Return the values of an epoch and of its latest steps; of all processes once they are reduced."""
-    return epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
 
 
 class StandaloneLog(MetricLogging):
@@ -580,7 +569,6 @@ class StandaloneLog(MetricLogging):
         if is_metric(value):
             of_batch = getattr(value, "_forward_cache", None)
             value = value.compute() if of_batch is None else of_batch
-            value = value if isinstance(value, Tensor) else check_number(name, value)
         entry.step_value = entry.keep(value)
         return entry
 

@@ -60,13 +60,10 @@ def check_tensor(name: str, value: Tensor) -> Tensor:
     """
     got = f"({type(value).__name__}) in log({name!r})"
     if value.numel() != 1:
-        shape = tuple(value.shape)
-        raise ValueError(
-            f"`value` must be {_ALLOWED}, but got shape {shape} {got}. Reduce it first, for example with `.mean()`."
-        )
+        got = f"shape {tuple(value.shape)} {got}. Reduce it first, for example with `.mean()`."
+        raise ValueError(f"`value` must be {_ALLOWED}, but got {got}")
     if value.is_complex():
-        action = "Log its real part or its absolute value."
-        raise TypeError(f"`value` must be a real tensor, but got {value.dtype} {got}. {action}")
+        raise TypeError(f"`value` must be a real tensor, but got {value.dtype} {got}. Log its real part.")
     return value.detach().reshape(())
 
 
@@ -80,12 +77,9 @@ def check_batch_size(name: str, batch_size: Any) -> float:
     size = batch_size
     if isinstance(size, Tensor) and size.numel() == 1 and not size.is_complex():
         size = size.item()
-    if isinstance(size, Real):
-        size = int(size) if isinstance(size, int) else float(size)
-        if size >= 0:
-            return size
-    kind = ValueError if isinstance(size, float | int) else TypeError
-    action = "Pass the number of samples in the batch."
+    if isinstance(size, Real) and float(size) >= 0:
+        return int(size) if isinstance(size, int) else float(size)
+    kind, action = ValueError if isinstance(size, Real) else TypeError, "Pass the number of samples in the batch."
     raise log_error(name, "batch_size", "a number, 0 or more", size, action, kind)
 
 
@@ -113,10 +107,8 @@ class MeasuredBatch:
             return self.size or 1
         first = next(_tensors_in(self.batch), None)
         if first is None:
-            raise ValueError(
-                "`batch` must contain a tensor to weigh an epoch's mean by its size, but got none "
-                f"({type(self.batch).__name__}) in log. Pass `batch_size`."
-            )
+            rule, got = "contain a tensor to weigh an epoch's mean by its size", f"none ({type(self.batch).__name__})"
+            raise ValueError(f"`batch` must {rule}, but got {got} in log. Pass `batch_size`.")
         self.size = first.size(0) if first.ndim else 1
         self.batch = None
         return self.size
@@ -226,10 +218,9 @@ def to_float_tensor(value: Value) -> Tensor:
 
     So it compares and prints as in a module's own computations, whatever precision it was added up in.
     """
-    kept = (torch.float32, torch.float64)
+    default, kept = torch.get_default_dtype(), (torch.float32, torch.float64)
     if isinstance(value, Tensor) and value.dtype in kept:
         return value
-    default = torch.get_default_dtype()
     return torch.as_tensor(value, dtype=default if default in kept else torch.float32)
 
 
@@ -323,11 +314,9 @@ FOLDS: dict[str | None, Fold] = {
 }
 """Per reduction: how a block of tensors, two tensors and two numbers (the second not NaN) become one."""
 
-_NAMES: dict[Any, str] = {
-    **{name: name for name in ("mean", "sum", "max", "min")},
-    **{"avg": "mean", torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"},
-    **{sum: "sum", max: "max", min: "min"},
-}
+_NAMES: dict[Any, str] = {name: name for name in ("mean", "sum", "max", "min")}
+_NAMES |= {"avg": "mean", torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
+_NAMES |= {sum: "sum", max: "max", min: "min"}
 
 
 def reduction_name(reduce_fx: object) -> str | None:
@@ -456,14 +445,9 @@ class Reduction:
     def state_dict(self) -> dict[str, Any]:
         """Return all that was collected, tensors of the same type and device as one; folds nothing."""
         blocks = groupby(self._tensors, key=lambda tensor: (tensor.dtype, tensor.device))
-        return {
-            "tensors": [torch.stack(list(block)) for _, block in blocks],
-            "weights": list(self._weights),
-            "folded": list(self._folded),
-            "dtype": self._dtype,
-            "number": self._number,
-            "weight": self._weight,
-        }
+        state: dict[str, Any] = {"tensors": [torch.stack(list(block)) for _, block in blocks]}
+        state |= {"weights": list(self._weights), "folded": list(self._folded)}
+        return state | {"dtype": self._dtype, "number": self._number, "weight": self._weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; later values are folded in the same blocks as without the interruption."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -69,7 +69,13 @@ class SchedulerSteps:
         if config.monitor is not None:
             metrics = {} if self._run.metrics is None else self._run.metrics.callback_metrics
             if config.monitor not in metrics:
-                self._note_missing(config, metrics)
+                rule = f"a logged value ({', '.join(metrics) or 'nothing was logged'})"
+                where = f"the configuration of {type(config.scheduler).__name__}"
+                action = "Log it with `self.log`, or return 'strict': False to skip such steps."
+                message = must_be("monitor", rule, config.monitor, where, action)
+                if config.strict:
+                    raise LookupError(message)
+                warn_user(message)
                 return
             metric = metrics[config.monitor]
         if override is None:
@@ -78,14 +84,6 @@ class SchedulerSteps:
             override(config.scheduler, metric, optimizer_idx=config.optimizer_idx)
         else:
             override(config.scheduler, metric)
-
-    def _note_missing(self, config: LRSchedulerConfig, metrics: Mapping[str, Any]) -> None:
-        rule, where = f"a logged value ({', '.join(metrics) or 'nothing was logged'})", type(config.scheduler).__name__
-        action = "Log it with `self.log`, or return 'strict': False to skip such steps."
-        message = must_be("monitor", rule, config.monitor, f"the configuration of {where}", action)
-        if config.strict:
-            raise LookupError(message)
-        warn_user(message)
 
 
 def _check_step(config: LRSchedulerConfig) -> None:

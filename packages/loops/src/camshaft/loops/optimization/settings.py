@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from camshaft.hooks_core.spec import ZERO_GRADS, ZeroGrad
-from camshaft.loops.validators import integer, one_of, optional_number
+from camshaft.loops.validators import integer, one_of
 
 
 def _norm_if_none(algorithm: str | None) -> str:
@@ -31,13 +31,9 @@ class OptimizationSettings:
     """
 
     accumulate_grad_batches: int = attrs.field(default=1, validator=integer(1, action="Pass 1 for no accumulation."))
-    gradient_clip_val: float | None = attrs.field(
-        default=None, validator=optional_number(action="Pass None to clip nothing.")
-    )
+    gradient_clip_val: float | None = attrs.field(default=None, validator=integer(0, optional=True, or_float=True))
     gradient_clip_algorithm: str = attrs.field(
         default="norm", converter=_norm_if_none, validator=one_of("norm", "value")
     )
     zero_grad: ZeroGrad | None = attrs.field(default=None, validator=attrs.validators.optional(one_of(*ZERO_GRADS)))
-    truncated_bptt_steps: int | None = attrs.field(
-        default=None, validator=integer(1, optional=True, action="Pass None to leave batches whole.")
-    )
+    truncated_bptt_steps: int | None = attrs.field(default=None, validator=integer(1, optional=True))

@@ -130,7 +130,11 @@ class Preparation:
         """Prepare the gradients. Hooks: on_before_optimizer_step, configure_gradient_clipping."""
         window = self._window
         if window.length != 1 and window.position != window.divisor:
-            self._average_over(window.position)
+            # another length than was known before the epoch's end
+            factor = window.divisor / window.position
+            for parameter in parameters_of(self._optimizer):
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
         self._unscale_gradients(self._optimizer)
         if self._on_before_optimizer_step is not None:
             self._on_before_optimizer_step(self._optimizer)
@@ -139,13 +143,6 @@ class Preparation:
             self._configure_gradient_clipping(self._optimizer, clip_val, algorithm)
         elif clip_val is not None:
             self._clip_gradients(self._optimizer, clip_val, algorithm)
-
-    def _average_over(self, length: int) -> None:
-        """Correct gradients that were divided by another length before the epoch's end was known."""
-        factor = self._window.divisor / length
-        for parameter in parameters_of(self._optimizer):
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
 
 
 class OptimizerUpdate:

@@ -50,9 +50,7 @@ def check_state_keys(
         has_state: Tells which callbacks have a state.
     """
     keys: set[str] = set()
-    for callback in callbacks:
-        if not has_state(callback):
-            continue
+    for callback in filter(has_state, callbacks):
         key = state_key(callback)
         if key in keys:
             rule = f"different for each callback that has a state, as a {type(callback).__qualname__} has"

@@ -17,6 +17,7 @@ _BESIDE_STATES = ("min_val", "max_val")
 """Attributes in which torchmetrics' `MinMaxMetric` keeps tensors that are not among its states."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_SAME = "Build the module as it was when they were saved."
 
 _Copies = dict[int, tuple[Tensor, Tensor]]
 """Tensors and their copies, by the identity of the former; holding them keeps identities from being used again."""
@@ -37,18 +38,14 @@ def metric_states(module: nn.Module) -> dict[str, Any]:
         TypeError: If a state holds anything but tensors and plain values.
     """
     copies: _Copies = {}
-    states: dict[str, Any] = {}
-    for name, metric in _metrics(module).items():
-        if _is_updated(metric):
-            states[name] = _state_of(name, metric, copies)
+    metrics = {name: metric for name, metric in _metrics(module).items() if _is_updated(metric)}
+    states: dict[str, Any] = {name: _state_of(name, metric, copies) for name, metric in metrics.items()}
     for name, collection in _grouped_collections(module).items():
         if collection._groups_checked:
             groups = [list(members) for members in collection.compute_groups.values()]
             states[name] = {"compute_groups": groups, "is_copied": collection._state_is_copy}
-    for name, tracker in _trackers(module).items():
-        if tracker.n_steps:
-            states[name] = {"num_steps": tracker.n_steps}
-    return states
+    trackers = _trackers(module).items()
+    return states | {name: {"num_steps": tracker.n_steps} for name, tracker in trackers if tracker.n_steps}
 
 
 def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
@@ -70,8 +67,7 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
     unknown = sorted(states.keys() - known)
     if unknown:
         rule = f"states of the module's metrics ({', '.join(sorted(known)) or 'none'})"
-        action = "Build the module as it was when they were saved."
-        raise ValueError(must_be("states", rule, unknown, type(module).__name__, action))
+        raise ValueError(must_be("states", rule, unknown, type(module).__name__, _SAME))
     for name, metric in metrics.items():  # all before any is restored: a metric may reset others, which it wraps
         if name in states or _is_updated(metric):
             _reset(metric)
@@ -112,10 +108,9 @@ def _is_updated(metric: Any) -> bool:
     """Return whether a metric differs from a new one."""
     attributes = vars(metric)
     counts = [attributes[count] for count in _COUNTS if count in attributes]
-    if any(counts) or attributes.get("_forward_cache") is not None:
+    is_beside = any(isinstance(attributes.get(name), Tensor) for name in _BESIDE_STATES)  # `reset` leaves them
+    if any(counts) or is_beside or attributes.get("_forward_cache") is not None:
         return True
-    if any(isinstance(attributes.get(name), Tensor) for name in _BESIDE_STATES):
-        return True  # `reset` leaves them
     defaults = getattr(metric, "_defaults", None)
     if defaults is None:
         return not counts  # cannot be known
@@ -132,15 +127,12 @@ def _state_of(name: str, metric: Any, copies: _Copies) -> dict[str, Any]:
     attributes = vars(metric)
     of_batch = attributes.get("_forward_cache")
     can_be_logged = of_batch.numel() == 1 if isinstance(of_batch, Tensor) else isinstance(of_batch, (int, float))
+    beside = {name: attributes[name] for name in _BESIDE_STATES if isinstance(attributes.get(name), Tensor)}
     return {
         "states": {state: _copied(value, f"{name}.{state}", copies) for state, value in metric.metric_state.items()},
         "counts": {count: attributes[count] for count in _COUNTS if count in attributes},
         "of_batch": _copied(of_batch, name, copies) if can_be_logged else None,  # of other uses nothing is known
-        "beside_states": {
-            attribute: _copied(attributes[attribute], f"{name}.{attribute}", copies)
-            for attribute in _BESIDE_STATES
-            if isinstance(attributes.get(attribute), Tensor)
-        },
+        "beside_states": _copied(beside, name, copies),
     }
 
 
@@ -161,19 +153,14 @@ def _restore(name: str, metric: Any, saved: dict[str, Any], copies: _Copies) -> 
     current = metric.metric_state
     if current.keys() != saved["states"].keys():
         rule = f"those of {name!r} ({', '.join(sorted(current))})"
-        action = "Build the module as it was when they were saved."
-        raise ValueError(must_be("states", rule, sorted(saved["states"]), type(metric).__name__, action))
+        raise ValueError(must_be("states", rule, sorted(saved["states"]), type(metric).__name__, _SAME))
     device = getattr(metric, "device", None)
+    of_lists = "cpu" if getattr(metric, "compute_on_cpu", False) else device
     for state, value in saved["states"].items():
-        if isinstance(current[state], Tensor):
-            target = current[state].device
-        else:
-            target = "cpu" if getattr(metric, "compute_on_cpu", False) else device
+        target = current[state].device if isinstance(current[state], Tensor) else of_lists
         setattr(metric, state, _placed(value, target, copies))
-    for attribute, value in saved["beside_states"].items():
+    for attribute, value in (saved["beside_states"] | saved["counts"]).items():
         setattr(metric, attribute, _placed(value, device, copies))
-    for count, number in saved["counts"].items():
-        setattr(metric, count, number)
     if saved["of_batch"] is not None:
         metric._forward_cache = _placed(saved["of_batch"], device, copies)
 

@@ -42,6 +42,9 @@ class Counters:
             setattr(self, name, int(count))
 
 
+_COUNTERS = ("epochs", "batches", "earlier_batches")
+
+
 @attrs.define(eq=False)
 class FitProgress:
     """Counters of a fit. Every checkpoint holds them.
@@ -93,20 +96,14 @@ class FitProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters."""
-        return {
-            "current_epoch": self.current_epoch,
-            "global_step": self.global_step,
-            "epochs": self.epochs.state_dict(),
-            "batches": self.batches.state_dict(),
-            "earlier_batches": self.earlier_batches.state_dict(),
-            "elapsed_seconds": self.elapsed_seconds,
-            "logged_steps_ahead": self.logged_steps_ahead,
-        }
+        names = ("current_epoch", "global_step", "elapsed_seconds", "logged_steps_ahead")
+        counters = {name: getattr(self, name).state_dict() for name in _COUNTERS}
+        return {name: getattr(self, name) for name in names} | counters
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counters."""
         self.global_step = int(state["global_step"])
         self.elapsed_seconds = float(state["elapsed_seconds"])
         self.logged_steps_ahead = int(state.get("logged_steps_ahead", 0))  # earlier checkpoints have none
-        for counters in ("epochs", "batches", "earlier_batches"):
+        for counters in _COUNTERS:
             getattr(self, counters).load_state_dict(state[counters])

@@ -36,10 +36,8 @@ def random_state(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
         generators: Further generators, such as those of loaders.
     """
     version, numbers, gauss = random.getstate()
-    state: dict[str, Any] = {
-        "python": [version, torch.tensor(numbers, dtype=torch.int64), gauss],
-        "torch": torch.get_rng_state(),
-    }
+    python = [version, torch.tensor(numbers, dtype=torch.int64), gauss]
+    state: dict[str, Any] = {"python": python, "torch": torch.get_rng_state()}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
@@ -58,9 +56,8 @@ def restore_random_state(state: dict[str, Any], generators: Sequence[torch.Gener
         ValueError: If there are more or fewer further generators than there were then.
     """
     if len(generators) != len(state["generators"]):
-        rule = f"as many as when the state was saved ({len(state['generators'])})"
-        action = "Give the loaders the same generators as then."
-        raise ValueError(must_be("generators of the loaders", rule, len(generators), "restore_random_state", action))
+        rule, where = f"as many as when the state was saved ({len(state['generators'])})", "restore_random_state"
+        raise ValueError(must_be("generators of the loaders", rule, len(generators), where, "Give the same loaders."))
     for generator, its_state in zip(generators, state["generators"], strict=True):
         generator.set_state(its_state.cpu())
     version, numbers, gauss = state["python"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
-from camshaft.hooks_core import Callback, Hooks, resolve
+from camshaft.hooks_core import Callback, Hooks, no_op, resolve
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.support.messages import must_be, note_errors
 from camshaft.loops.state.callback_state import check_state_keys
@@ -57,13 +57,10 @@ class FitOrder:
     epoch_end_first: bool = False
 
 
-_EXCLUDED_FROM_COPIES = frozenset(
-    {
-        *("checkpoint", "checkpoint_adapter", "read", "call_wrappers", "adapters", "epoch_state"),
-        *("optimization_factory", "hooks", "save_requests", "batch_functions", "on_preempt", "_attached"),
-        *("stop_workers", "_saving"),
-    }
-)
+_EXCLUDED_FROM_COPIES = {
+    *("checkpoint", "checkpoint_adapter", "read", "call_wrappers", "adapters", "epoch_state", "stop_workers"),
+    *("optimization_factory", "hooks", "save_requests", "batch_functions", "on_preempt", "_attached", "_saving"),
+}
 """Attributes that copies and pickles of a run lack: hooks and their adapters, and pending work."""
 
 
@@ -121,8 +118,7 @@ class CheckpointAdapter:
             checkpoint: The checkpoint.
             run: The run.
         """
-        states: dict[str, dict[str, Any]] = checkpoint.get("callbacks", {})
-        return states
+        return checkpoint.get("callbacks", {})  # type: ignore[no-any-return]
 
     def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
         """Restore progress and random numbers; return the checkpoint with states that replace its own.
@@ -211,12 +207,14 @@ class Run:
     preempt_path: str | None = attrs.field(default=None, init=False)
     on_preempt: Callable[[str], None] | None = attrs.field(default=None, init=False)  # set while training listens
     _attached: list[tuple[Callback, Any]] = attrs.field(factory=list, init=False)
-    stop_workers: Callable[[], None] | None = attrs.field(default=None, init=False)  # of the loaders, after an error
+    stop_workers: Callable[[], None] = attrs.field(default=no_op, init=False)  # of the loaders, after an error
     _saving: tuple[PendingSave, SaveRequest] | None = attrs.field(default=None, init=False)
     _writes_at_once: bool = attrs.field(default=False, init=False)
 
     def resolve_hooks(self, required: tuple[str, ...]) -> None:
         """Let the module add its callbacks, resolve every hook, and call the adapters.
+
+        Callbacks of the module replace those of the same type. Hooks: configure_callbacks.
 
         Args:
             required: Names of the steps without which the verb makes no sense.
@@ -226,7 +224,13 @@ class Run:
             ValueError: If two callbacks would keep their state under one key.
             Exception: Whatever an adapter raises.
         """
-        self._add_callbacks_of_module()
+        configure = implementation(self.module, "configure_callbacks")
+        if configure is not None:
+            with note_errors(self.module, "configure_callbacks", self.position):
+                added = configure()
+            added = list(added) if isinstance(added, Sequence) else [] if added is None else [added]
+            types = {type(callback) for callback in added}
+            self.callbacks[:] = [one for one in self.callbacks if type(one) not in types] + added
         self._bind(required)
 
     def follow_callbacks(self, required: tuple[str, ...]) -> None:
@@ -259,7 +263,10 @@ class Run:
             uncalled=[hook for stage, hook in LOADER_HOOKS.items() if self.loaders.get(stage) is not None],
             place=cast(Any, self.metrics) if hasattr(self.metrics, "hook") else None,
         )
-        self._attach_callbacks()
+        for callback in self.callbacks:
+            if isinstance(callback, Callback):  # it logs with this run's module
+                self._attached.append((callback, callback._logging_module))
+                vars(callback)["_logging_module"] = self.module
         for adapt in self.adapters:
             adapt(self)
 
@@ -287,13 +294,6 @@ class Run:
             callback, before = self._attached.pop()
             vars(callback)["_logging_module"] = before
 
-    def _attach_callbacks(self) -> None:
-        """Let callbacks log with this run's module."""
-        for callback in self.callbacks:
-            if isinstance(callback, Callback):
-                self._attached.append((callback, callback._logging_module))
-                vars(callback)["_logging_module"] = self.module
-
     def place(self) -> str:
         """Return the position of the run. Any thread may call it."""
         stage, batch_idx = self.stage, self.batch_idx
@@ -309,11 +309,9 @@ class Run:
         if self._writes_at_once:
             self._write(request)
             return
-        self.save_requests.append(request)
-        if not self.defers_saves:
-            self.save_point()
+        self.at_save_point(request)
 
-    def at_save_point(self, function: Callable[[], None]) -> None:
+    def at_save_point(self, function: Callable[[], None] | SaveRequest) -> None:
         """Call a function at the next save point, in its turn among the checkpoints that were asked for.
 
         A checkpoint that the function requests by `request_save` is written before `request_save` returns. Outside of
@@ -396,10 +394,8 @@ class Run:
     def _write(self, request: SaveRequest) -> None:
         self.finish_saving()
         if self.write_checkpoint is None:
-            raise RuntimeError(
-                f"`write_checkpoint` must be set to save {request.path!r}, but got None (NoneType) in Run. "
-                "Pass a function that writes checkpoints."
-            )
+            rule, action = f"set to save {request.path!r}", "Pass a function that writes checkpoints."
+            raise RuntimeError(must_be("write_checkpoint", rule, None, "Run", action))
         at_once, self._writes_at_once = self._writes_at_once, False  # what hooks ask for meanwhile comes afterwards
         try:
             pending = self.write_checkpoint(request)
@@ -409,14 +405,3 @@ class Run:
             self._saving = (pending, request)
         elif request.on_saved is not None:
             request.on_saved()
-
-    def _add_callbacks_of_module(self) -> None:
-        """Add the callbacks of the module; they replace those of the same type."""
-        configure = implementation(self.module, "configure_callbacks")
-        if configure is None:
-            return
-        with note_errors(self.module, "configure_callbacks", self.position):
-            added = configure()
-        added = list(added) if isinstance(added, Sequence) else [] if added is None else [added]
-        types = {type(callback) for callback in added}
-        self.callbacks[:] = [callback for callback in self.callbacks if type(callback) not in types] + added
