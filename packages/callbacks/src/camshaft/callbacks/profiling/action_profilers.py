@@ -21,6 +21,8 @@ from camshaft.hooks_core.support.remote_files import edit_file, join, replace_fi
 
 _NOT_IN_FILE_NAMES = re.compile(r'[\\/:*?"<>|\n\r\t_]+')
 
+_NEVER_STARTED = "Attempting to stop recording an action ({}) which was never started. Start it first."
+
 
 class ActionProfiler(ABC):
     """Base class of profilers: define `start` and `stop`, and `summary` for the report.
@@ -35,10 +37,8 @@ class ActionProfiler(ABC):
     """
 
     def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
-        self.dirpath: str | Path | None = None
-        if dirpath is not None:
-            usable = usable_path("dirpath", dirpath, self)
-            self.dirpath = usable if isinstance(dirpath, str) else Path(usable)
+        usable = None if dirpath is None else usable_path("dirpath", dirpath, self)
+        self.dirpath: str | Path | None = Path(usable) if usable and isinstance(dirpath, os.PathLike) else usable
         self.filename = filename
         self._stage: str | None = None
         self._local_rank: int | None = None
@@ -175,30 +175,23 @@ class SimpleProfiler(ActionProfiler):
         """
         end = time.perf_counter()
         if action_name not in self.current_actions:
-            raise ValueError(
-                f"Attempting to stop recording an action ({action_name}) which was never started. Start it first."
-            )
+            raise ValueError(_NEVER_STARTED.format(action_name))
         self.recorded_durations[action_name].append(end - self.current_actions.pop(action_name))
 
     def summary(self) -> str:
         """Return the table of the actions, slowest first."""
         whole = time.perf_counter() - self.start_time
-        found = {name: (len(each), math.fsum(each)) for name, each in self.recorded_durations.items() if each}
-        columns: tuple[str, ...] = ("Mean duration (s)", "Total time (s)")
-        rows: list[tuple[str, ...]]
+        durations = {name: each for name, each in self.recorded_durations.items() if each}
+        found = [(name, len(each), math.fsum(each)) for name, each in durations.items()]
+        found.sort(key=lambda one: one[2] if self.extended else one[2] / one[1], reverse=True)
+        columns: tuple[str, ...] = ("Action", "Mean duration (s)", "Total time (s)")
+        rows: list[tuple[str, ...]] = [(name, f"{total / num:.5}", f"{total:.5}") for name, num, total in found]
         if self.extended:
-            columns = ("Mean duration (s)", "Num calls", "Total time (s)", "Percentage %")
-            slowest = sorted(found.items(), key=lambda item: item[1][1], reverse=True)
-            calls = sum(number for number, _ in found.values())
-            rows = [("Total", "-", f"{calls}", f"{whole:.5}", "100 %")]
-            rows += [
-                (name, f"{total / number:.5}", f"{number}", f"{total:.5}", f"{100 * total / whole:.5}")
-                for name, (number, total) in slowest
-            ]
-        else:
-            slowest = sorted(found.items(), key=lambda item: item[1][1] / item[1][0], reverse=True)
-            rows = [(name, f"{total / number:.5}", f"{total:.5}") for name, (number, total) in slowest]
-        table = _table(("Action", *columns), rows, num_heads=1 if self.extended else 0) if found else ""
+            columns = ("Action", "Mean duration (s)", "Num calls", "Total time (s)", "Percentage %")
+            shares = [(f"{num}", f"{100 * total / whole:.5}") for _, num, total in found]
+            rows = [(*row[:2], num, row[2], share) for row, (num, share) in zip(rows, shares, strict=True)]
+            rows.insert(0, ("Total", "-", f"{sum(num for _, num, _ in found)}", f"{whole:.5}", "100 %"))
+        table = _table(columns, rows, num_heads=1 if self.extended else 0) if found else ""
         return f"{self._title()}{os.linesep}{table}{os.linesep}"
 
 
@@ -262,9 +255,7 @@ class AdvancedProfiler(ActionProfiler):
             ValueError: If it does not run.
         """
         if action_name not in self._running:
-            raise ValueError(
-                f"Attempting to stop recording an action ({action_name}) which was never started. Start it first."
-            )
+            raise ValueError(_NEVER_STARTED.format(action_name))
         self.profiled_actions[self._running[-1]].disable()
         while self._running.pop() != action_name:
             pass
@@ -295,9 +286,8 @@ class AdvancedProfiler(ActionProfiler):
 
     def _dump(self, action: str, profiled: cProfile.Profile) -> None:
         if not self.dirpath:
-            action_to_take = "Pass `dirpath`."
             rule = "set when `dump_stats` is true"
-            raise InvalidArgumentError("dirpath", rule, self.dirpath, self, action_to_take)
+            raise InvalidArgumentError("dirpath", rule, self.dirpath, self, "Pass `dirpath`.")
         with replace_file(join(os.fspath(self.dirpath), self._prepare_filename(action, ".prof"))) as path:
             profiled.dump_stats(path)
 
