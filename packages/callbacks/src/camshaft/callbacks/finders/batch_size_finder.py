@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import attrs
 import torch
-from torch import Tensor
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.callbacks.finders.trials import (
@@ -226,29 +225,22 @@ class _Trials:
 
     def _make_steps(self, batches: Any) -> bool:
         steps, given = self._steps, islice(endless(batches), self._num_steps)
+        synchronise = self._strategy.set_gradient_sync
         try:
             for batch_idx in range(self._num_steps):
                 # gradients are not synchronised yet, so that no rank waits for one that has run out of memory
-                self._synchronise(False)
+                synchronise(False)
                 batch = self._attempt(partial(next, given, _MISSING))
                 if any_rank(self._strategy, batch is _MISSING):
                     return False
                 loss = self._attempt(partial(steps.forward, batch, batch_idx))
-                self._attempt(partial(self._backward, loss))
+                self._attempt(partial(steps.backward, loss))
                 del loss
-                self._synchronise(True)
+                synchronise(True)
                 self._attempt(partial(steps.update, partial(steps.evaluate, [batch], batch_idx)))
         finally:
-            self._synchronise(True)
+            synchronise(True)
         return True
-
-    def _backward(self, loss: Tensor | None) -> None:
-        if loss is not None:
-            self._steps.backward(loss)
-
-    def _synchronise(self, is_on: bool) -> None:
-        if self._strategy.world_size > 1:
-            self._strategy.set_gradient_sync(is_on)
 
     def _attempt(self, action: Callable[[], T]) -> T:
         """Return a function's result. Raise `_OutOfMemoryError` if any rank ran out of memory. Collective."""

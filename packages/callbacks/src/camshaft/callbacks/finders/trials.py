@@ -112,8 +112,10 @@ class TrialSteps:
             raise InvalidArgumentError("return value of training_step", rule, outputs, self._where, "Return the loss.")
         return loss
 
-    def backward(self, loss: Tensor, *, zeroes: bool = True) -> None:
-        """Differentiate a loss, after zeroing the gradients if `zeroes` is true."""
+    def backward(self, loss: Tensor | None, *, zeroes: bool = True) -> None:
+        """Differentiate a loss, if there is one, after zeroing the gradients if `zeroes` is true."""
+        if loss is None:
+            return
         if zeroes:
             self.optimizer.zero_grad()
         self._strategy.backward(loss, *(() if self._differentiate is None else (self._differentiate,)))

@@ -62,6 +62,7 @@ class ThroughputMonitor(Callback):
     _stage: str = attrs.field(default="train", init=False)  # of the current batches
     _is_counting: bool = attrs.field(default=False, init=False)
     _is_fitting: bool = attrs.field(default=False, init=False)
+    _evaluation: str = attrs.field(default="validate", init=False)  # stage of batches that are not trained
     _next_row: float = attrs.field(default=math.inf, init=False)
     _every: int = attrs.field(default=0, init=False)
 
@@ -82,6 +83,7 @@ class ThroughputMonitor(Callback):
         """Enable measuring, on rank 0 only."""
         self._is_counting = trainer.is_global_zero
         self._is_fitting = stage == "fit"
+        self._evaluation = "validate" if self._is_fitting else stage
         self._every = trainer.log_every_n_steps if trainer.loggers else 0
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -104,11 +106,10 @@ class ThroughputMonitor(Callback):
         self.meters["train"].end()
 
     def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Pause training's clock, and start validation's."""
+        """Start with the next batch; in fit, pause training's clock."""
         if not trainer.sanity_checking:
-            if self._is_counting:
-                self.meters["train"].pause()
-            self._begin("validate", trainer, module)
+            self.meters["train"].pause()
+            self._begin(self._evaluation, trainer, module)
 
     def on_validation_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -136,19 +137,9 @@ class ThroughputMonitor(Callback):
             self._stage = "train"
             self.meters["train"].resume()
 
-    def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Start with the next batch."""
-        self._begin("test", trainer, module)
-
-    on_test_batch_end = on_validation_batch_end
-    on_test_end = on_validation_end
-
-    def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Start with the next batch."""
-        self._begin("predict", trainer, module)
-
-    on_predict_batch_end = on_validation_batch_end
-    on_predict_end = on_validation_end
+    on_test_start = on_predict_start = on_validation_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+    on_test_end = on_predict_end = on_validation_end
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Release the device, also after an error."""
