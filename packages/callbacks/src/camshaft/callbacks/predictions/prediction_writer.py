@@ -135,9 +135,8 @@ class BasePredictionWriter(Callback):
         batch_indices, self._batch_indices = self._batch_indices, []
         self._stop_following()
         if self.interval.on_epoch:
-            self.write_on_epoch_end(
-                trainer, module, predictions[0] if len(predictions) == 1 else predictions, batch_indices
-            )
+            given = predictions[0] if len(predictions) == 1 else predictions
+            self.write_on_epoch_end(trainer, module, given, batch_indices)
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Restore the loaders' samplers, if prediction was interrupted."""

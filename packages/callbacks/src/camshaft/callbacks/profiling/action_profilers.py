@@ -1,7 +1,5 @@
 """Profilers of named actions: the base class, one that only times, one on cProfile."""
 
-from __future__ import annotations
-
 import cProfile
 import io
 import math
@@ -13,8 +11,11 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import attrs
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
 from camshaft.hooks_core.support.remote_files import edit_file, join, replace_file
@@ -24,6 +25,7 @@ _NOT_IN_FILE_NAMES = re.compile(r'[\\/:*?"<>|\n\r\t_]+')
 _NEVER_STARTED = "Attempting to stop recording an action ({}) which was never started. Start it first."
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class ActionProfiler(ABC):
     """Base class of profilers: define `start` and `stop`, and `summary` for the report.
 
@@ -36,12 +38,15 @@ class ActionProfiler(ABC):
             processes `<verb>-<filename>-<local rank>.txt`. None prints it, on the first process of each machine.
     """
 
-    def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
-        usable = None if dirpath is None else usable_path("dirpath", dirpath, self)
-        self.dirpath: str | Path | None = Path(usable) if usable and isinstance(dirpath, os.PathLike) else usable
-        self.filename = filename
-        self._stage: str | None = None
-        self._local_rank: int | None = None
+    dirpath: str | os.PathLike[str] | None = None
+    filename: str | None = None
+    _stage: str | None = attrs.field(default=None, init=False)
+    _local_rank: int | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.dirpath is not None:
+            usable = usable_path("dirpath", self.dirpath, self)
+            self.dirpath = usable if isinstance(self.dirpath, str) else Path(usable)
 
     @abstractmethod
     def start(self, action_name: str) -> None:
@@ -132,6 +137,7 @@ class PassThroughProfiler(ActionProfiler):
         """Do nothing."""
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class SimpleProfiler(ActionProfiler):
     """Times each action, and reports means and sums. It keeps the duration of each call.
 
@@ -145,17 +151,10 @@ class SimpleProfiler(ActionProfiler):
         start_time: When the profiler was made.
     """
 
-    def __init__(
-        self,
-        dirpath: str | os.PathLike[str] | None = None,
-        filename: str | None = None,
-        extended: bool = True,
-    ) -> None:
-        super().__init__(dirpath, filename)
-        self.extended = extended
-        self.current_actions: dict[str, float] = {}
-        self.recorded_durations: dict[str, list[float]] = defaultdict(list)
-        self.start_time = time.perf_counter()
+    extended: bool = True
+    current_actions: dict[str, float] = attrs.field(factory=dict, init=False)
+    recorded_durations: dict[str, list[float]] = attrs.field(factory=partial(defaultdict, list), init=False)
+    start_time: float = attrs.field(factory=time.perf_counter, init=False)
 
     def start(self, action_name: str) -> None:
         """Begin to time an action.
@@ -209,6 +208,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], num_heads: int) -
     return "".join([*parts, *map(line, rows[num_heads:]), rule])
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class AdvancedProfiler(ActionProfiler):
     """Profiles the Python functions of each action with cProfile, one report per action.
 
@@ -227,19 +227,16 @@ class AdvancedProfiler(ActionProfiler):
         InvalidArgumentError: If `line_count_restriction` is negative.
     """
 
-    def __init__(
-        self,
-        dirpath: str | os.PathLike[str] | None = None,
-        filename: str | None = None,
-        line_count_restriction: float = 1.0,
-        dump_stats: bool = False,
-    ) -> None:
-        super().__init__(dirpath, filename)
-        check_number(self, least=0, line_count_restriction=line_count_restriction)
-        self.line_count_restriction = line_count_restriction
-        self.dump_stats = dump_stats
-        self.profiled_actions: dict[str, cProfile.Profile] = defaultdict(cProfile.Profile)
-        self._running: list[str] = []
+    line_count_restriction: float = 1.0
+    dump_stats: bool = False
+    profiled_actions: dict[str, cProfile.Profile] = attrs.field(
+        factory=partial(defaultdict, cProfile.Profile), init=False
+    )
+    _running: list[str] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        check_number(self, least=0, line_count_restriction=self.line_count_restriction)
 
     def start(self, action_name: str) -> None:
         """Begin to profile an action, in place of the one that it runs in."""
