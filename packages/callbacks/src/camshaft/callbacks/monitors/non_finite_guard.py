@@ -99,10 +99,8 @@ class NonFiniteGuard(LossWatch):
 
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> NonFiniteError | None:
         """Return an error if either value is not finite."""
-        epoch, batch_idx, loss, norm = batch
-        is_loss_bad = loss is not None and not math.isfinite(loss)
-        if not is_loss_bad and math.isfinite(norm):
-            return None
-        self.num_bad += 1
-        what, value = ("loss", loss) if is_loss_bad else ("gradient norm", norm)
-        return NonFiniteError(what, epoch, batch_idx, value)
+        for what, value in (("loss", batch.loss), ("gradient norm", batch.gradient_norm)):
+            if value is not None and not math.isfinite(value):
+                self.num_bad += 1
+                return NonFiniteError(what, batch.epoch, batch.batch_idx, value)
+        return None

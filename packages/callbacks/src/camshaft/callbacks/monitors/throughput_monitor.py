@@ -71,8 +71,9 @@ class ThroughputMonitor(Callback):
             if stage not in STAGES:
                 rule = f"numbers by stage ({', '.join(STAGES)})"
                 raise InvalidArgumentError("flops_per_batch", rule, stage, self, "Name one of these.")
-        options = {"window_size": self._window_size, "separator": self.separator}
-        self.meters = {stage: StageMeter(Throughput(self.available_flops, **options)) for stage in STAGES}
+        window_size, separator = self._window_size, self.separator
+        rates = (Throughput(self.available_flops, window_size=window_size, separator=separator) for _ in STAGES)
+        self.meters = dict(zip(STAGES, map(StageMeter, rates), strict=True))
 
     @property
     def state_key(self) -> str:

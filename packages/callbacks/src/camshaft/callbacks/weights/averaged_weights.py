@@ -57,7 +57,7 @@ class AveragedWeights(AveragedModel):
         *,
         copies_buffers: bool = False,
     ) -> None:
-        super().__init__(nn.Module(), None, avg_fn, multi_avg_fn, use_buffers)
+        super().__init__(nn.Module(), None, avg_fn, multi_avg_fn, use_buffers)  # type: ignore[arg-type]
         self._sharded = list(sharded_parts(model))
         _reshard(self._sharded)
         averaged = list(_averaged(model, use_buffers))

@@ -197,7 +197,7 @@ class ModelPruning(Callback):
                 rule, action = "True for a custom pruning method", "Leave it out, or name one of torch's methods."
                 raise InvalidArgumentError("use_global_unstructured", rule, is_global, self, action)
         else:
-            name = self.pruning_fn.lower() if isinstance(self.pruning_fn, str) else self.pruning_fn
+            name: Any = self.pruning_fn.lower() if isinstance(self.pruning_fn, str) else self.pruning_fn
             action = "Pass one of these, or a subclass of `torch.nn.utils.prune.BasePruningMethod`."
             check_one_of(self, list(_METHODS), action, pruning_fn=name)
             given = {"pruning_dim": ("dim", self._pruning_dim), "pruning_norm": ("n", self._pruning_norm)}
@@ -218,7 +218,7 @@ class ModelPruning(Callback):
         if stage != "fit":
             return
         self._module = module
-        found = self.sanitize_parameters_to_prune(module, self._given, self._parameter_names)
+        found = self.sanitize_parameters_to_prune(module, self._given, self._parameter_names or ())
         self._parameters_to_prune = self.filter_parameters_to_prune(found)
         self._original_layers = {}
         if self._use_lottery_ticket_hypothesis:
