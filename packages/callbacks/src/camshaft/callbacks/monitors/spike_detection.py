@@ -132,7 +132,7 @@ class SpikeDetection(LossWatch):
         self._good = deque(state_dict["good_losses"], maxlen=self.window)
         self._num_seen = state_dict["num_seen"]
         before = state_dict["before"]
-        self._previous = None if before is None else (before[0], before[1])
+        self._previous = before and (before[0], before[1])
         self.bad_batches = [(epoch, batch_idx) for epoch, batch_idx in state_dict["bad_batches"]]
 
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> TrainingSpikeException | None:

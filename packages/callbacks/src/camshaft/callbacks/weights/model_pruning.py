@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_one_of
-from camshaft.callbacks.weights.averaged_weights import sharded_parts
+from camshaft.callbacks.weights.averaged_weights import check_unsharded
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import TrainerProtocol
-from camshaft.hooks_core.support.messages import must_be
 
 Parameters = Sequence[tuple[nn.Module, str]]
 """Modules with names of parameters in them."""
@@ -234,9 +233,7 @@ class ModelPruning(Callback):
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Refuse sharded parameters."""
-        if any(True for _ in sharded_parts(module)):
-            rule = "unsharded, since a mask covers a whole parameter"
-            raise ValueError(must_be("module", rule, "a sharded one", type(self).__name__, "Use another strategy."))
+        check_unsharded(module, "a mask covers a whole parameter", self)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Prune, if that is due here. Collective."""
