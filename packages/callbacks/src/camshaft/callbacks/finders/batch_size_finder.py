@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast
 
 import attrs
 import torch
@@ -23,9 +23,6 @@ from camshaft.callbacks.finders.trials import (
 )
 from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
-
-SearchMode = Literal["power", "binsearch"]
-"""Doubling the size, or bisecting after that."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +69,7 @@ class BatchSizeFinder(SearchBeforeFit):
         MemoryError: When the fit starts, if none of the sizes fits.
     """
 
-    mode: SearchMode = "power"
+    mode: str = "power"
     steps_per_trial: int = 3
     init_val: int = 2
     max_trials: int = 25
@@ -83,7 +80,7 @@ class BatchSizeFinder(SearchBeforeFit):
     trials: list[tuple[int, bool]] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        check_one_of(self, get_args(SearchMode), mode=self.mode)
+        check_one_of(self, ("power", "binsearch"), mode=self.mode)
         check_number(self, least=1, steps_per_trial=self.steps_per_trial, init_val=self.init_val)
         check_number(self, least=0, max_trials=self.max_trials)
         check_number(self, least=0, below=1, margin=self.margin)
@@ -277,7 +274,7 @@ def _owners(trainer: TrainerProtocol, module: Any) -> list[Any]:
 
 
 def search(
-    mode: SearchMode,
+    mode: str,
     fits: Callable[[int], bool],
     *,
     start: int,
