@@ -246,13 +246,11 @@ class LossWatch(Callback):
         self._update_loss = loss.clone() if self._update_loss is None else self._update_loss + loss
 
     def _before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
-        if self._is_before_update:
-            self._check_before_update(trainer, module, optimizer)
-        elif self._checks_gradients:
-            self._add_norm(trainer, module, optimizer)
-
-    def _check_before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
         """Check an update; with "skip", skip it if it is bad. Waits for the device. Collective."""
+        if not self._is_before_update:
+            if self._checks_gradients:
+                self._add_norm(trainer, module, optimizer)
+            return
         loss, self._update_loss = self._update_loss, None
         norm = gradient_norm(optimizer) if self._checks_gradients and not self._is_scaled else None
         self._has_checked_any = True

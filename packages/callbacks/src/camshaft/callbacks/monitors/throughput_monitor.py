@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -211,11 +212,10 @@ def _compute_dtype(strategy: Any, module: Any) -> torch.dtype | None:
     autocast_dtype = getattr(getattr(strategy, "precision", None), "autocast_dtype", None)
     if isinstance(autocast_dtype, torch.dtype):
         return autocast_dtype
-    sizes: dict[torch.dtype, int] = {}
-    for parameter in module.parameters():
-        if parameter.is_floating_point():
-            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
-    return max(sizes, key=lambda dtype: sizes[dtype], default=None)
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in filter(torch.is_floating_point, module.parameters()):
+        sizes[parameter.dtype] += parameter.numel()
+    return max(sizes, key=sizes.__getitem__, default=None)
 
 
 _TOTALS = ("batches", "samples", "lengths", "seconds")
