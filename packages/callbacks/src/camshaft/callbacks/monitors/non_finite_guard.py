@@ -97,6 +97,15 @@ class NonFiniteGuard(LossWatch):
         super().load_state_dict(state_dict)
         self.num_bad = state_dict["num_bad"]
 
+    def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
+        """Return whether both are finite.
+
+        Args:
+            loss: The loss of a batch, if it has one.
+            gradient_norm: The norm of its gradients.
+        """
+        return math.isfinite(gradient_norm) and (loss is None or math.isfinite(loss))
+
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> NonFiniteError | None:
         """Return an error if either value is not finite."""
         for what, value in (("loss", batch.loss), ("gradient norm", batch.gradient_norm)):
