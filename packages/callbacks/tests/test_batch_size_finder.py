@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.callbacks.finders.batch_size_finder import SearchMode, free_memory, is_out_of_memory, search
+from camshaft.callbacks.finders.batch_size_finder import free_memory, is_out_of_memory, search
 
 
-def run(mode: SearchMode, limit: int, start: int, largest: int, max_trials: int = 100) -> tuple[int | None, list[int]]:
+def run(mode: str, limit: int, start: int, largest: int, max_trials: int = 100) -> tuple[int | None, list[int]]:
     tried: list[int] = []
 
     def fits(size: int) -> bool:
@@ -36,7 +36,7 @@ def test_doubling_finds_more_than_half_of_it(limit: int, start: int, largest: in
 
 
 @given(st.integers(0, 300), st.integers(1, 6), st.sampled_from(["power", "binsearch"]))
-def test_there_are_no_more_trials_than_allowed(limit: int, max_trials: int, mode: SearchMode) -> None:
+def test_there_are_no_more_trials_than_allowed(limit: int, max_trials: int, mode: str) -> None:
     found, tried = run(mode, limit, 2, 400, max_trials)
     assert len(tried) <= max_trials
     assert found == max((size for size in tried if size <= limit), default=None)

@@ -33,18 +33,18 @@ class GradientAccumulationScheduler(Callback):
 
     def __init__(self, scheduling: Mapping[int, int]) -> None:
         super().__init__()
-        where, action = type(self).__name__, "Pass for instance {0: 8, 4: 1}."
+        action = "Pass for instance {0: 8, 4: 1}."
         if not isinstance(scheduling, Mapping) or not all(map(_is_int, [*scheduling, *scheduling.values()])):
             rule = "a dictionary from epochs to numbers of batches"
-            raise TypeError(must_be("scheduling", rule, scheduling, where, action))
-        if not scheduling:
-            raise InvalidArgumentError("scheduling", "not empty", scheduling, where, action)
-        if min(scheduling) < 0:
-            raise InvalidArgumentError("scheduling", "a dictionary with epochs from 0 on", scheduling, where, action)
-        if min(scheduling.values()) < 1:
-            raise InvalidArgumentError(
-                "scheduling", "a dictionary with positive numbers of batches", scheduling, where, action
-            )
+            raise TypeError(must_be("scheduling", rule, scheduling, type(self).__name__, action))
+        rules = {
+            "not empty": bool(scheduling),
+            "a dictionary with epochs from 0 on": all(epoch >= 0 for epoch in scheduling),
+            "a dictionary with positive numbers of batches": all(number >= 1 for number in scheduling.values()),
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise InvalidArgumentError("scheduling", rule, scheduling, self, action)
         self.scheduling: dict[int, int] = {0: 1} | dict(sorted(scheduling.items()))
         self.epochs = list(self.scheduling)
 
@@ -58,11 +58,11 @@ class GradientAccumulationScheduler(Callback):
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that the trainer has no `accumulate_grad_batches` of its own, and that the module uses it."""
-        if stage == "fit":
-            check_automatic(module, self)
-        given = trainer.accumulate_grad_batches
-        if stage == "fit" and given != 1:
-            rule = f"left at 1 with {type(self).__name__}, which sets it"
+        if stage != "fit":
+            return
+        check_automatic(module, self)
+        given, rule = trainer.accumulate_grad_batches, f"left at 1 with {type(self).__name__}, which sets it"
+        if given != 1:
             action = "Pass it to one of the two."
             raise InvalidArgumentError("accumulate_grad_batches", rule, given, "the trainer", action)
 

@@ -1,7 +1,5 @@
 """Callback that measures the stages, and stops training when time is up."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -9,12 +7,15 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any
 
+import attrs
+
 from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_one_of
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class Timer(Callback):
     """Measures the duration of stages, and stops training after a given time, counted over resumed runs.
 
@@ -39,24 +40,21 @@ class Timer(Callback):
 
     only_observes = True
 
-    def __init__(
-        self,
-        duration: str | timedelta | Mapping[str, float] | None = None,
-        interval: str = "step",
-        verbose: bool = True,
-    ) -> None:
-        super().__init__()
-        check_one_of("Timer", ("step", "epoch"), interval=interval)
-        self.interval = interval
-        self.verbose = verbose
-        self.stopping_reason_message: str | None = None
-        self._duration_seconds = None if duration is None else _to_seconds(duration)
-        self._past_seconds = dict.fromkeys(STAGES, 0.0)  # of passes that have ended, also before a resume
-        self._started: dict[str, float] = {}
-        self._ended: dict[str, float] = {}
-        self._running: set[str] = set()
-        self._deadline = math.inf
-        if duration is not None and interval == "step":  # only then, since a hook costs a call for each batch
+    _duration: str | timedelta | Mapping[str, float] | None = None
+    interval: str = "step"
+    verbose: bool = True
+    stopping_reason_message: str | None = attrs.field(default=None, init=False)
+    # of passes that have ended, also before a resume
+    _past_seconds: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0.0), init=False)
+    _started: dict[str, float] = attrs.field(factory=dict, init=False)
+    _ended: dict[str, float] = attrs.field(factory=dict, init=False)
+    _running: set[str] = attrs.field(factory=set, init=False)
+    _deadline: float = attrs.field(default=math.inf, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_one_of("Timer", ("step", "epoch"), interval=self.interval)
+        self._duration_seconds = None if self._duration is None else _to_seconds(self._duration)
+        if self._duration is not None and self.interval == "step":  # only then: a hook costs a call for each batch
             self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
 
     @property

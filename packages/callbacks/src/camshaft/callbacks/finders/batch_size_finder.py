@@ -5,11 +5,10 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast
 
 import attrs
 import torch
-from torch import Tensor
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.callbacks.finders.trials import (
@@ -24,9 +23,6 @@ from camshaft.callbacks.finders.trials import (
 )
 from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
-
-SearchMode = Literal["power", "binsearch"]
-"""Doubling the size, or bisecting after that."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +69,7 @@ class BatchSizeFinder(SearchBeforeFit):
         MemoryError: When the fit starts, if none of the sizes fits.
     """
 
-    mode: SearchMode = "power"
+    mode: str = "power"
     steps_per_trial: int = 3
     init_val: int = 2
     max_trials: int = 25
@@ -84,7 +80,7 @@ class BatchSizeFinder(SearchBeforeFit):
     trials: list[tuple[int, bool]] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        check_one_of(self, get_args(SearchMode), mode=self.mode)
+        check_one_of(self, ("power", "binsearch"), mode=self.mode)
         check_number(self, least=1, steps_per_trial=self.steps_per_trial, init_val=self.init_val)
         check_number(self, least=0, max_trials=self.max_trials)
         check_number(self, least=0, below=1, margin=self.margin)
@@ -226,29 +222,22 @@ class _Trials:
 
     def _make_steps(self, batches: Any) -> bool:
         steps, given = self._steps, islice(endless(batches), self._num_steps)
+        synchronise = self._strategy.set_gradient_sync
         try:
             for batch_idx in range(self._num_steps):
                 # gradients are not synchronised yet, so that no rank waits for one that has run out of memory
-                self._synchronise(False)
+                synchronise(False)
                 batch = self._attempt(partial(next, given, _MISSING))
                 if any_rank(self._strategy, batch is _MISSING):
                     return False
                 loss = self._attempt(partial(steps.forward, batch, batch_idx))
-                self._attempt(partial(self._backward, loss))
+                self._attempt(partial(steps.backward, loss))
                 del loss
-                self._synchronise(True)
+                synchronise(True)
                 self._attempt(partial(steps.update, partial(steps.evaluate, [batch], batch_idx)))
         finally:
-            self._synchronise(True)
+            synchronise(True)
         return True
-
-    def _backward(self, loss: Tensor | None) -> None:
-        if loss is not None:
-            self._steps.backward(loss)
-
-    def _synchronise(self, is_on: bool) -> None:
-        if self._strategy.world_size > 1:
-            self._strategy.set_gradient_sync(is_on)
 
     def _attempt(self, action: Callable[[], T]) -> T:
         """Return a function's result. Raise `_OutOfMemoryError` if any rank ran out of memory. Collective."""
@@ -285,7 +274,7 @@ def _owners(trainer: TrainerProtocol, module: Any) -> list[Any]:
 
 
 def search(
-    mode: SearchMode,
+    mode: str,
     fits: Callable[[int], bool],
     *,
     start: int,

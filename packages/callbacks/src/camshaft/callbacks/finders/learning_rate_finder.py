@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
-SearchMode = Literal["exponential", "linear"]
-"""Spacing of the rates that are tried."""
 
 _SMOOTHING = 0.98  # of the running mean of losses
 _DEFAULT_NAMES = ("lr", "learning_rate")
@@ -70,7 +67,7 @@ class LearningRateFinder(SearchBeforeFit):
     min_lr: float = 1e-8
     max_lr: float = 1
     num_training_steps: int = 100
-    mode: SearchMode = "exponential"
+    mode: str = "exponential"
     early_stop_threshold: float | None = 4.0
     update_attr: bool = True
     attr_name: str = ""
@@ -83,7 +80,7 @@ class LearningRateFinder(SearchBeforeFit):
         check_number(self, above=0, min_lr=self.min_lr)
         check_number(self, "Pass a rate above `min_lr`.", above=self.min_lr, max_lr=self.max_lr)
         check_number(self, least=1, num_training_steps=self.num_training_steps)
-        check_one_of(self, get_args(SearchMode), mode=self.mode)
+        check_one_of(self, ("exponential", "linear"), mode=self.mode)
         check_number(self, above=1, or_none=True, early_stop_threshold=self.early_stop_threshold or None)
         check_number(self, least=0, skip_begin=self.skip_begin, skip_end=self.skip_end)
 
@@ -204,7 +201,7 @@ class LearningRateCurve:
         mode, results, lr_min, lr_max, num_training: The arguments.
     """
 
-    mode: SearchMode
+    mode: str
     results: dict[str, list[float]]
     lr_min: float | None = None
     lr_max: float | None = None

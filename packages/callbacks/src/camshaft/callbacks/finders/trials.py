@@ -112,8 +112,10 @@ class TrialSteps:
             raise InvalidArgumentError("return value of training_step", rule, outputs, self._where, "Return the loss.")
         return loss
 
-    def backward(self, loss: Tensor, *, zeroes: bool = True) -> None:
-        """Differentiate a loss, after zeroing the gradients if `zeroes` is true."""
+    def backward(self, loss: Tensor | None, *, zeroes: bool = True) -> None:
+        """Differentiate a loss, if there is one, after zeroing the gradients if `zeroes` is true."""
+        if loss is None:
+            return
         if zeroes:
             self.optimizer.zero_grad()
         self._strategy.backward(loss, *(() if self._differentiate is None else (self._differentiate,)))
@@ -183,15 +185,11 @@ def check_automatic(module: Any, where: object) -> None:
 
 def endless(batches: Iterable[Any], max_passes: float = math.inf) -> Iterator[Any]:
     """Yield batches, one pass after the other, until a pass has none or `max_passes` are over."""
-    num_passes = 0
-    while num_passes < max_passes:
-        num_passes += 1
-        is_empty = True
-        for batch in batches:
-            is_empty = False
+    while max_passes > 0:
+        num_batches = 0
+        for num_batches, batch in enumerate(batches, 1):  # noqa: B007
             yield batch
-        if is_empty:
-            return
+        max_passes = max_passes - 1 if num_batches else 0
 
 
 def mean_of_ranks(strategy: Strategy, loss: Tensor | None) -> float | None:
@@ -310,9 +308,8 @@ def get_attribute(owners: Sequence[Any], name: str) -> Any:
     for owner in owners:
         if hasattr(owner, name):
             return getattr(owner, name)
-        hparams = _hparams(owner)
-        if name in hparams:
-            return hparams[name]
+        if name in _hparams(owner):
+            return _hparams(owner)[name]
     raise AttributeError(name)
 
 
@@ -327,9 +324,8 @@ def set_attribute(owners: Sequence[Any], name: str, value: Any) -> None:
     for owner in owners:
         if hasattr(owner, name):
             setattr(owner, name, value)
-        hparams = _hparams(owner)
-        if name in hparams:
-            hparams[name] = value
+        if name in _hparams(owner):
+            _hparams(owner)[name] = value
 
 
 def _hparams(owner: Any) -> Any:

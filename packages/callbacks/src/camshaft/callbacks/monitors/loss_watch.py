@@ -108,6 +108,15 @@ class LossWatch(Callback):
         """Return the error of a bad batch, or None. Called for batches in order, on all ranks."""
         raise NotImplementedError
 
+    def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
+        """Return whether `find_fault` can be skipped, a shortcut for checks of one batch at a time.
+
+        Args:
+            loss: The loss of a batch, if it has one.
+            gradient_norm: The norm of its gradients.
+        """
+        return False
+
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start checking. Raises `InvalidArgumentError` if these optimizers do not allow action "skip"."""
         self._trainer = trainer
@@ -140,11 +149,13 @@ class LossWatch(Callback):
         if loss is not None or norm is not None:
             self._has_checked_any = True
         if self._reads_at_once:
-            number = None if loss is None else loss.item()
-            batch_values = BatchValues(trainer.current_epoch, batch_idx, number, 0.0 if norm is None else norm.item())
-            self._judge(batch_values, trainer)
+            loss_now, norm_now = None if loss is None else loss.item(), 0.0 if norm is None else norm.item()
+            if self.is_fine(loss_now, norm_now):
+                self._was_bad = False
+            else:
+                self._judge(BatchValues(trainer.current_epoch, batch_idx, loss_now, norm_now), trainer)
             return
-        # copied, since a captured graph may overwrite them; without values, since other ranks may have some
+        # copied, since a captured graph may overwrite them; a batch without any is added too: other ranks may have some
         loss, norm = (None if one is None else one.detach().to(self._zero, copy=True) for one in (loss, norm))
         self._waiting.append((trainer.current_epoch, batch_idx, loss, norm))
         if len(self._waiting) == self._every:
@@ -246,13 +257,11 @@ class LossWatch(Callback):
         self._update_loss = loss.clone() if self._update_loss is None else self._update_loss + loss
 
     def _before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
-        if self._is_before_update:
-            self._check_before_update(trainer, module, optimizer)
-        elif self._checks_gradients:
-            self._add_norm(trainer, module, optimizer)
-
-    def _check_before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
         """Check an update; with "skip", skip it if it is bad. Waits for the device. Collective."""
+        if not self._is_before_update:
+            if self._checks_gradients:
+                self._add_norm(trainer, module, optimizer)
+            return
         loss, self._update_loss = self._update_loss, None
         norm = gradient_norm(optimizer) if self._checks_gradients and not self._is_scaled else None
         self._has_checked_any = True

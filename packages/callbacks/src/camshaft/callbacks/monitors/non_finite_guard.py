@@ -97,12 +97,19 @@ class NonFiniteGuard(LossWatch):
         super().load_state_dict(state_dict)
         self.num_bad = state_dict["num_bad"]
 
+    def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
+        """Return whether both are finite.
+
+        Args:
+            loss: The loss of a batch, if it has one.
+            gradient_norm: The norm of its gradients.
+        """
+        return math.isfinite(gradient_norm) and (loss is None or math.isfinite(loss))
+
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> NonFiniteError | None:
         """Return an error if either value is not finite."""
-        epoch, batch_idx, loss, norm = batch
-        is_loss_bad = loss is not None and not math.isfinite(loss)
-        if not is_loss_bad and math.isfinite(norm):
-            return None
-        self.num_bad += 1
-        what, value = ("loss", loss) if is_loss_bad else ("gradient norm", norm)
-        return NonFiniteError(what, epoch, batch_idx, value)
+        for what, value in (("loss", batch.loss), ("gradient norm", batch.gradient_norm)):
+            if value is not None and not math.isfinite(value):
+                self.num_bad += 1
+                return NonFiniteError(what, batch.epoch, batch.batch_idx, value)
+        return None

@@ -5,7 +5,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import attrs
 
@@ -85,7 +85,7 @@ class SpikeDetection(LossWatch):
     _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("_is_spike", "_check_atol", "_check_rtol", "_is_better", "_update_stats", "_handle_spike"), _OWN_RULES
     )
-    mode: Mode = "min"
+    mode: str = "min"
     window: int = 10
     warmup: int = 1
     atol: float | None = None
@@ -132,7 +132,7 @@ class SpikeDetection(LossWatch):
         self._good = deque(state_dict["good_losses"], maxlen=self.window)
         self._num_seen = state_dict["num_seen"]
         before = state_dict["before"]
-        self._previous = None if before is None else (before[0], before[1])
+        self._previous = before and (before[0], before[1])
         self.bad_batches = [(epoch, batch_idx) for epoch, batch_idx in state_dict["bad_batches"]]
 
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> TrainingSpikeException | None:
@@ -160,7 +160,7 @@ class SpikeDetection(LossWatch):
         return TrainingSpikeException(batch.epoch, batch.batch_idx, loss, reference)
 
     def _departs(self, loss: float, reference: float) -> bool:
-        if not self._good or not is_better(self._good[-1], loss, self.mode):
+        if not self._good or not is_better(self._good[-1], loss, cast(Mode, self.mode)):
             return False
         distance = abs(loss - reference)
         if self.atol is not None and distance < self.atol:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,6 +63,7 @@ class ThroughputMonitor(Callback):
     _stage: str = attrs.field(default="train", init=False)  # of the current batches
     _is_counting: bool = attrs.field(default=False, init=False)
     _is_fitting: bool = attrs.field(default=False, init=False)
+    _evaluation: str = attrs.field(default="validate", init=False)  # stage of batches that are not trained
     _next_row: float = attrs.field(default=math.inf, init=False)
     _every: int = attrs.field(default=0, init=False)
 
@@ -70,8 +72,9 @@ class ThroughputMonitor(Callback):
             if stage not in STAGES:
                 rule = f"numbers by stage ({', '.join(STAGES)})"
                 raise InvalidArgumentError("flops_per_batch", rule, stage, self, "Name one of these.")
-        options = {"window_size": self._window_size, "separator": self.separator}
-        self.meters = {stage: StageMeter(Throughput(self.available_flops, **options)) for stage in STAGES}
+        window_size, separator = self._window_size, self.separator
+        rates = (Throughput(self.available_flops, window_size=window_size, separator=separator) for _ in STAGES)
+        self.meters = dict(zip(STAGES, map(StageMeter, rates), strict=True))
 
     @property
     def state_key(self) -> str:
@@ -82,6 +85,7 @@ class ThroughputMonitor(Callback):
         """Enable measuring, on rank 0 only."""
         self._is_counting = trainer.is_global_zero
         self._is_fitting = stage == "fit"
+        self._evaluation = "validate" if self._is_fitting else stage
         self._every = trainer.log_every_n_steps if trainer.loggers else 0
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -104,11 +108,10 @@ class ThroughputMonitor(Callback):
         self.meters["train"].end()
 
     def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Pause training's clock, and start validation's."""
+        """Start with the next batch; in fit, pause training's clock."""
         if not trainer.sanity_checking:
-            if self._is_counting:
-                self.meters["train"].pause()
-            self._begin("validate", trainer, module)
+            self.meters["train"].pause()
+            self._begin(self._evaluation, trainer, module)
 
     def on_validation_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -136,19 +139,9 @@ class ThroughputMonitor(Callback):
             self._stage = "train"
             self.meters["train"].resume()
 
-    def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Start with the next batch."""
-        self._begin("test", trainer, module)
-
-    on_test_batch_end = on_validation_batch_end
-    on_test_end = on_validation_end
-
-    def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Start with the next batch."""
-        self._begin("predict", trainer, module)
-
-    on_predict_batch_end = on_validation_batch_end
-    on_predict_end = on_validation_end
+    on_test_start = on_predict_start = on_validation_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+    on_test_end = on_predict_end = on_validation_end
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Release the device, also after an error."""
@@ -219,11 +212,10 @@ def _compute_dtype(strategy: Any, module: Any) -> torch.dtype | None:
     autocast_dtype = getattr(getattr(strategy, "precision", None), "autocast_dtype", None)
     if isinstance(autocast_dtype, torch.dtype):
         return autocast_dtype
-    sizes: dict[torch.dtype, int] = {}
-    for parameter in module.parameters():
-        if parameter.is_floating_point():
-            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
-    return max(sizes, key=lambda dtype: sizes[dtype], default=None)
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in filter(torch.is_floating_point, module.parameters()):
+        sizes[parameter.dtype] += parameter.numel()
+    return max(sizes, key=sizes.__getitem__, default=None)
 
 
 _TOTALS = ("batches", "samples", "lengths", "seconds")

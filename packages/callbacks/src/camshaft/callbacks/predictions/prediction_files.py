@@ -18,7 +18,7 @@ from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, 
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
 from camshaft.hooks_core.protocols import TrainerProtocol
-from camshaft.hooks_core.support.durable_files import flush, remove, rename_durably
+from camshaft.hooks_core.support.durable_files import new_file, remove
 from camshaft.hooks_core.support.remote_files import local_path
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class PredictionFiles(BasePredictionWriter, ABC):
         if not self._writes:
             return
         columns = columns_of(prediction, self)
-        num_rows = len(next(iter(columns.values()))) if columns else 0
+        num_rows = len(next(iter(columns.values()), ()))
         if not num_rows:
             return
         place = batch_idx * self._num_ranks + self._rank
@@ -129,16 +129,12 @@ class PredictionFiles(BasePredictionWriter, ABC):
         if self._num_held:
             self._write(self._num_held)
         end = {"num_ranks": self._num_ranks, "num_files": self._num_files, "num_rows": self._num_rows}
-        partial = self._partial(".json")
-        partial.write_text(json.dumps(end))
-        self._put(partial, self.dirpath / f"{self._stem}.json")
+        with new_file(self.dirpath / f"{self._stem}.json") as fresh:
+            fresh.write_text(json.dumps(end))
 
     @property
     def _stem(self) -> str:
         return f"{_PREFIX}{self._rank:05d}-of-{self._num_ranks:05d}"
-
-    def _partial(self, suffix: str) -> Path:
-        return self.dirpath / f".{self._stem}.partial{suffix}"
 
     def _prepare_folder(self) -> None:
         self.dirpath.mkdir(parents=True, exist_ok=True)
@@ -159,21 +155,12 @@ class PredictionFiles(BasePredictionWriter, ABC):
         held = {name: np.concatenate([columns[name] for columns in self._held]) for name in self._held[0]}
         # copies, so that the memory of written rows is freed
         rest = {name: column[num_rows:].copy() for name, column in held.items()}
-        partial = self._partial(self.suffix)
-        try:
-            self.write_file({name: column[:num_rows] for name, column in held.items()}, partial)
-        except BaseException:
-            remove(partial)
-            raise
-        self._put(partial, self.dirpath / f"{self._stem}-part{self._num_files:05d}{self.suffix}")
+        with new_file(self.dirpath / f"{self._stem}-part{self._num_files:05d}{self.suffix}") as fresh:
+            self.write_file({name: column[:num_rows] for name, column in held.items()}, fresh)
         self._num_files += 1
         self._num_rows += num_rows
         self._num_held -= num_rows
         self._held = [rest] if self._num_held else []
-
-    def _put(self, partial: Path, target: Path) -> None:
-        flush(partial)
-        rename_durably(partial, target)
 
 
 def _signature(columns: Columns) -> dict[str, tuple[Any, ...]]:
@@ -192,17 +179,13 @@ def complete_files(dirpath: str | os.PathLike[str], suffix: str, where: object) 
     """
     folder = Path(local_path(dirpath))
     check_local("dirpath", local_path(dirpath), "read_predictions")
-    ends = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob(f"{_PREFIX}*.json"))}
+    num_files = {path.stem: json.loads(path.read_text())["num_files"] for path in folder.glob(f"{_PREFIX}*.json")}
     started = {match[1] for path in folder.glob(f"{_PREFIX}*") if (match := re.search(r"-of-(\d+)", path.name))}
     num_ranks = int(max(started)) if started else 0
     names = [f"{_PREFIX}{rank:05d}-of-{num_ranks:05d}" for rank in range(num_ranks)]
-    unfinished = [name for name in names if f"{name}.json" not in ends]
-    paths = [
-        folder / f"{name}-part{part:05d}{suffix}"
-        for name in names
-        if name not in unfinished
-        for part in range(ends[f"{name}.json"]["num_files"])
-    ]
+    unfinished = [name for name in names if name not in num_files]
+    parts = [f"{name}-part{part:05d}{suffix}" for name in names for part in range(num_files.get(name, 0))]
+    paths = [folder / part for part in parts]
     missing = [path.name for path in paths if not path.exists()]
     if not names or unfinished or missing:
         found = f"without the end of {unfinished}" if unfinished else f"without {missing}" if missing else "empty"
@@ -287,13 +270,12 @@ def _collect(value: Any, name: str, columns: Columns, where: object) -> None:
     if isinstance(value, Tensor):
         value = value.detach()
         value = (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
-    if isinstance(value, (np.ndarray, bool, int, float, str)):
-        _add(columns, name, np.atleast_1d(value), where)
+    is_row = isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float, str)) for item in value)
+    if is_row or isinstance(value, (np.ndarray, bool, int, float, str)):
+        _add(columns, name or _ONLY, np.atleast_1d(value), where)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             _collect(item, f"{name}.{key}" if name else str(key), columns, where)
-    elif isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float, str)) for item in value):
-        _add(columns, name, np.asarray(value), where)
     elif isinstance(value, (list, tuple)):
         for position, item in enumerate(value):
             _collect(item, f"{name or _ONLY}.{position}", columns, where)
@@ -304,7 +286,6 @@ def _collect(value: Any, name: str, columns: Columns, where: object) -> None:
 
 
 def _add(columns: Columns, name: str, column: Any, where: object) -> None:
-    name = name or _ONLY
     if name in columns or name in ORDER_COLUMNS:
         rule = f"a unique name other than {', '.join(ORDER_COLUMNS)}"
         raise InvalidArgumentError("prediction", rule, name, where, "Rename it.")

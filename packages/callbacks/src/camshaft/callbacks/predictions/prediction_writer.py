@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_one_of
@@ -109,7 +110,7 @@ class BasePredictionWriter(Callback):
     def on_predict_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Reset, and follow the loaders' samplers."""
         self._stop_following()
-        loaders = _flat(getattr(trainer, "predict_dataloaders", None))
+        loaders = tree_leaves(getattr(trainer, "predict_dataloaders", None))
         self._indices = [BatchIndices(loader, records_drawn_orders=self._records_drawn_orders) for loader in loaders]
         self._predictions = [[] for _ in trainer.num_predict_batches]
         self._batch_indices = [[] for _ in trainer.num_predict_batches]
@@ -135,9 +136,8 @@ class BasePredictionWriter(Callback):
         batch_indices, self._batch_indices = self._batch_indices, []
         self._stop_following()
         if self.interval.on_epoch:
-            self.write_on_epoch_end(
-                trainer, module, predictions[0] if len(predictions) == 1 else predictions, batch_indices
-            )
+            given = predictions[0] if len(predictions) == 1 else predictions
+            self.write_on_epoch_end(trainer, module, given, batch_indices)
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Restore the loaders' samplers, if prediction was interrupted."""
@@ -147,15 +147,6 @@ class BasePredictionWriter(Callback):
         followed, self._indices = self._indices, []
         for indices in followed:
             indices.close()
-
-
-def _flat(loaders: Any) -> list[Any]:
-    """Return the loaders in a nested collection, in the order in which they are read."""
-    if isinstance(loaders, Mapping):
-        loaders = list(loaders.values())
-    if isinstance(loaders, (list, tuple)):
-        return [leaf for item in loaders for leaf in _flat(item)]
-    return [loaders]
 
 
 class BatchIndices:

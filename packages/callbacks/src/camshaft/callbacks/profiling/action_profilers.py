@@ -1,7 +1,5 @@
 """Profilers of named actions: the base class, one that only times, one on cProfile."""
 
-from __future__ import annotations
-
 import cProfile
 import io
 import math
@@ -13,15 +11,21 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import attrs
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
 from camshaft.hooks_core.support.remote_files import edit_file, join, replace_file
 
 _NOT_IN_FILE_NAMES = re.compile(r'[\\/:*?"<>|\n\r\t_]+')
 
+_NEVER_STARTED = "Attempting to stop recording an action ({}) which was never started. Start it first."
 
+
+@attrs.define(slots=False, eq=False, repr=False)
 class ActionProfiler(ABC):
     """Base class of profilers: define `start` and `stop`, and `summary` for the report.
 
@@ -34,14 +38,15 @@ class ActionProfiler(ABC):
             processes `<verb>-<filename>-<local rank>.txt`. None prints it, on the first process of each machine.
     """
 
-    def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
-        self.dirpath: str | Path | None = None
-        if dirpath is not None:
-            usable = usable_path("dirpath", dirpath, self)
-            self.dirpath = usable if isinstance(dirpath, str) else Path(usable)
-        self.filename = filename
-        self._stage: str | None = None
-        self._local_rank: int | None = None
+    dirpath: str | os.PathLike[str] | None = None
+    filename: str | None = None
+    _stage: str | None = attrs.field(default=None, init=False)
+    _local_rank: int | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.dirpath is not None:
+            usable = usable_path("dirpath", self.dirpath, self)
+            self.dirpath = usable if isinstance(self.dirpath, str) else Path(usable)
 
     @abstractmethod
     def start(self, action_name: str) -> None:
@@ -132,6 +137,7 @@ class PassThroughProfiler(ActionProfiler):
         """Do nothing."""
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class SimpleProfiler(ActionProfiler):
     """Times each action, and reports means and sums. It keeps the duration of each call.
 
@@ -145,17 +151,10 @@ class SimpleProfiler(ActionProfiler):
         start_time: When the profiler was made.
     """
 
-    def __init__(
-        self,
-        dirpath: str | os.PathLike[str] | None = None,
-        filename: str | None = None,
-        extended: bool = True,
-    ) -> None:
-        super().__init__(dirpath, filename)
-        self.extended = extended
-        self.current_actions: dict[str, float] = {}
-        self.recorded_durations: dict[str, list[float]] = defaultdict(list)
-        self.start_time = time.perf_counter()
+    extended: bool = True
+    current_actions: dict[str, float] = attrs.field(factory=dict, init=False)
+    recorded_durations: dict[str, list[float]] = attrs.field(factory=partial(defaultdict, list), init=False)
+    start_time: float = attrs.field(factory=time.perf_counter, init=False)
 
     def start(self, action_name: str) -> None:
         """Begin to time an action.
@@ -175,30 +174,23 @@ class SimpleProfiler(ActionProfiler):
         """
         end = time.perf_counter()
         if action_name not in self.current_actions:
-            raise ValueError(
-                f"Attempting to stop recording an action ({action_name}) which was never started. Start it first."
-            )
+            raise ValueError(_NEVER_STARTED.format(action_name))
         self.recorded_durations[action_name].append(end - self.current_actions.pop(action_name))
 
     def summary(self) -> str:
         """Return the table of the actions, slowest first."""
         whole = time.perf_counter() - self.start_time
-        found = {name: (len(each), math.fsum(each)) for name, each in self.recorded_durations.items() if each}
-        columns: tuple[str, ...] = ("Mean duration (s)", "Total time (s)")
-        rows: list[tuple[str, ...]]
+        durations = {name: each for name, each in self.recorded_durations.items() if each}
+        found = [(name, len(each), math.fsum(each)) for name, each in durations.items()]
+        found.sort(key=lambda one: one[2] if self.extended else one[2] / one[1], reverse=True)
+        columns: tuple[str, ...] = ("Action", "Mean duration (s)", "Total time (s)")
+        rows: list[tuple[str, ...]] = [(name, f"{total / num:.5}", f"{total:.5}") for name, num, total in found]
         if self.extended:
-            columns = ("Mean duration (s)", "Num calls", "Total time (s)", "Percentage %")
-            slowest = sorted(found.items(), key=lambda item: item[1][1], reverse=True)
-            calls = sum(number for number, _ in found.values())
-            rows = [("Total", "-", f"{calls}", f"{whole:.5}", "100 %")]
-            rows += [
-                (name, f"{total / number:.5}", f"{number}", f"{total:.5}", f"{100 * total / whole:.5}")
-                for name, (number, total) in slowest
-            ]
-        else:
-            slowest = sorted(found.items(), key=lambda item: item[1][1] / item[1][0], reverse=True)
-            rows = [(name, f"{total / number:.5}", f"{total:.5}") for name, (number, total) in slowest]
-        table = _table(("Action", *columns), rows, num_heads=1 if self.extended else 0) if found else ""
+            columns = ("Action", "Mean duration (s)", "Num calls", "Total time (s)", "Percentage %")
+            shares = [(f"{num}", f"{100 * total / whole:.5}") for _, num, total in found]
+            rows = [(*row[:2], num, row[2], share) for row, (num, share) in zip(rows, shares, strict=True)]
+            rows.insert(0, ("Total", "-", f"{sum(num for _, num, _ in found)}", f"{whole:.5}", "100 %"))
+        table = _table(columns, rows, num_heads=1 if self.extended else 0) if found else ""
         return f"{self._title()}{os.linesep}{table}{os.linesep}"
 
 
@@ -216,6 +208,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], num_heads: int) -
     return "".join([*parts, *map(line, rows[num_heads:]), rule])
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class AdvancedProfiler(ActionProfiler):
     """Profiles the Python functions of each action with cProfile, one report per action.
 
@@ -234,19 +227,16 @@ class AdvancedProfiler(ActionProfiler):
         InvalidArgumentError: If `line_count_restriction` is negative.
     """
 
-    def __init__(
-        self,
-        dirpath: str | os.PathLike[str] | None = None,
-        filename: str | None = None,
-        line_count_restriction: float = 1.0,
-        dump_stats: bool = False,
-    ) -> None:
-        super().__init__(dirpath, filename)
-        check_number(self, least=0, line_count_restriction=line_count_restriction)
-        self.line_count_restriction = line_count_restriction
-        self.dump_stats = dump_stats
-        self.profiled_actions: dict[str, cProfile.Profile] = defaultdict(cProfile.Profile)
-        self._running: list[str] = []
+    line_count_restriction: float = 1.0
+    dump_stats: bool = False
+    profiled_actions: dict[str, cProfile.Profile] = attrs.field(
+        factory=partial(defaultdict, cProfile.Profile), init=False
+    )
+    _running: list[str] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        check_number(self, least=0, line_count_restriction=self.line_count_restriction)
 
     def start(self, action_name: str) -> None:
         """Begin to profile an action, in place of the one that it runs in."""
@@ -262,9 +252,7 @@ class AdvancedProfiler(ActionProfiler):
             ValueError: If it does not run.
         """
         if action_name not in self._running:
-            raise ValueError(
-                f"Attempting to stop recording an action ({action_name}) which was never started. Start it first."
-            )
+            raise ValueError(_NEVER_STARTED.format(action_name))
         self.profiled_actions[self._running[-1]].disable()
         while self._running.pop() != action_name:
             pass
@@ -295,9 +283,8 @@ class AdvancedProfiler(ActionProfiler):
 
     def _dump(self, action: str, profiled: cProfile.Profile) -> None:
         if not self.dirpath:
-            action_to_take = "Pass `dirpath`."
             rule = "set when `dump_stats` is true"
-            raise InvalidArgumentError("dirpath", rule, self.dirpath, self, action_to_take)
+            raise InvalidArgumentError("dirpath", rule, self.dirpath, self, "Pass `dirpath`.")
         with replace_file(join(os.fspath(self.dirpath), self._prepare_filename(action, ".prof"))) as path:
             profiled.dump_stats(path)
 

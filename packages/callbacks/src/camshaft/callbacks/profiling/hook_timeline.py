@@ -1,11 +1,11 @@
 """Callback that times every hook of every receiver."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+import attrs
 
 from camshaft.callbacks.arguments import check_file_name, check_number, usable_path
 from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, Event, Recording
@@ -15,6 +15,7 @@ from camshaft.hooks_core.dispatch.implementation import ReceiverNames
 from camshaft.hooks_core.support.remote_files import join, replace_file
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class HookTimeline(Callback):
     """Times every call of every hook, and writes a trace and a report.
 
@@ -48,26 +49,23 @@ class HookTimeline(Callback):
     only_observes = True
     after_module = frozenset({"teardown"})
 
-    def __init__(
-        self,
-        dirpath: str | os.PathLike[str] | None = None,
-        filename: str = "timeline",
-        max_events: int = 50_000,
-    ) -> None:
-        check_number(self, least=1, max_events=max_events)
-        check_file_name(self, filename)
-        self.dirpath = None if dirpath is None else usable_path("dirpath", dirpath, self)
-        self.filename = filename
-        self.max_events = max_events
-        self.json_path: str | None = None
-        self.html_path: str | None = None
-        self._verbs: dict[str, VerbTimes] = {}
-        self._events: deque[Event] = deque(maxlen=max_events)
-        self._spans: deque[Event] = deque(maxlen=max_events)
-        self._recording: Recording | None = None
-        self._is_resolved = True
-        self._names = ReceiverNames()
-        self._watched: dict[int, tuple[Any, list[Any]]] = {}
+    dirpath: str | os.PathLike[str] | None = None
+    filename: str = "timeline"
+    max_events: int = 50_000
+    json_path: str | None = attrs.field(default=None, init=False)
+    html_path: str | None = attrs.field(default=None, init=False)
+    _verbs: dict[str, VerbTimes] = attrs.field(factory=dict, init=False)
+    _recording: Recording | None = attrs.field(default=None, init=False)
+    _is_resolved: bool = attrs.field(default=True, init=False)
+    _names: ReceiverNames = attrs.field(factory=ReceiverNames, init=False)
+    _watched: dict[int, tuple[Any, list[Any]]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_number(self, least=1, max_events=self.max_events)
+        check_file_name(self, self.filename)
+        self.dirpath = None if self.dirpath is None else usable_path("dirpath", self.dirpath, self)
+        self._events: deque[Event] = deque(maxlen=self.max_events)
+        self._spans: deque[Event] = deque(maxlen=self.max_events)
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
@@ -136,16 +134,15 @@ class HookTimeline(Callback):
     def _write(self, trainer: Any) -> None:
         rank = getattr(getattr(trainer, "strategy", None), "global_rank", 0)
         log_dir = getattr(trainer, "log_dir", None) or getattr(trainer, "default_root_dir", None) or os.getcwd()
-        start = join(log_dir if self.dirpath is None else self.dirpath, f"{self.filename}-rank{rank}")
+        start = join(log_dir if self.dirpath is None else os.fspath(self.dirpath), f"{self.filename}-rank{rank}")
         events = [*self._spans, *self._events]
         num_all = sum(tally.num_calls for times in self._verbs.values() for tally in times.tallies.values())
         num_dropped = max(num_all - len(events), 0)
-        with replace_file(f"{start}.json") as fresh:
-            fresh.write_text(trace_json(events, rank, num_dropped), encoding="utf-8")
-        self.json_path = f"{start}.json"
-        with replace_file(f"{start}.html") as fresh:
-            fresh.write_text(report_html(self._verbs, rank), encoding="utf-8")
-        self.html_path = f"{start}.html"
+        texts = {"json": trace_json(events, rank, num_dropped), "html": report_html(self._verbs, rank)}
+        for kind, text in texts.items():
+            with replace_file(f"{start}.{kind}") as fresh:
+                fresh.write_text(text, encoding="utf-8")
+            setattr(self, f"{kind}_path", f"{start}.{kind}")
 
 
 def _edge(self: HookTimeline, *arguments: Any) -> None:

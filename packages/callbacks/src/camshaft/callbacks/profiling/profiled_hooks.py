@@ -47,24 +47,11 @@ class ProfiledHooks(Callback):
         if receiver is self:
             return function
         action, profiler = self._action(hook, kind, receiver), self.profiler
-        if type(profiler).profile is not ActionProfiler.profile:
-
-            @wraps(function)
-            def in_context(*args: Any, **kwargs: Any) -> Any:
-                with profiler.profile(action):
-                    return function(*args, **kwargs)
-
-            return in_context
-
-        start, stop = profiler.start, profiler.stop
 
         @wraps(function)
         def profiled(*args: Any, **kwargs: Any) -> Any:
-            start(action)
-            try:
+            with profiler.profile(action):
                 return function(*args, **kwargs)
-            finally:
-                stop(action)
 
         return profiled
 

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.grammar import life_cycle
-from camshaft.hooks_core.grammar.nodes import Call, If, Maybe, Node, Repeat, Seq, hooks_in, parts
+from camshaft.hooks_core.grammar.nodes import Call, Maybe, Node, Repeat, Seq, hooks_in, parts
 
 LOOP = "loop"
 """Kind of spans that belong to no receiver: time of the loop between calls, and its own calls."""
@@ -131,22 +131,25 @@ def span_of(group: Node) -> Span | None:
     """Return the span of a part of a life cycle: the one whose first hook is directly in it."""
     if not isinstance(group, Repeat | Maybe) or isinstance(group.body, Call):
         return None
-    spans = (
-        span for hook in _direct_hooks(group.body) for span in SPANS if span.opened_by == hook and not span.lies_between
-    )
-    return next(spans, None)
+    spans = {span.opened_by: span for span in SPANS if not span.lies_between}
+    return next((spans[hook] for hook in _direct_hooks(group.body) if hook in spans), None)
+
+
+def _direct_hooks(node: Node) -> Iterator[str]:
+    if isinstance(node, Seq):
+        for item in node.items:
+            yield from _direct_hooks(item)
+    else:
+        yield getattr(getattr(node, "body", node), "hook", "")
 
 
 def hooks_of_step(span: Span) -> tuple[str, ...]:
     """Return the hooks and inner spans of each batch of a kind, up to the hook that ends it."""
     verbs = ("fit",) if span is TRAINING_BATCH else ("validate", "test", "predict")
-    found = (node for verb in verbs for node in _groups(life_cycle(verb)) if span_of(node) is span)
-    body = next(found)
+    body = next(node for verb in verbs for node in _groups(life_cycle(verb)) if span_of(node) is span)
     hooks = list(dict.fromkeys(hooks_in(body)))
     hooks = hooks[: hooks.index(span.closed_by) + 1]
-    if span is TRAINING_BATCH:
-        hooks += _SPANS_IN_STEPS
-    return tuple(hooks)
+    return (*hooks, *(_SPANS_IN_STEPS if span is TRAINING_BATCH else ()))
 
 
 def _groups(node: Node) -> Iterator[Node]:
@@ -154,17 +157,6 @@ def _groups(node: Node) -> Iterator[Node]:
         yield node
     for part in parts(node):
         yield from _groups(part)
-
-
-def _direct_hooks(node: Node) -> Iterator[str]:
-    match node:
-        case Call(hook=hook):
-            yield hook
-        case Seq(items=items):
-            for item in items:
-                yield from _direct_hooks(item)
-        case Maybe(body=Call(hook=hook)) | If(body=Call(hook=hook)):
-            yield hook
 
 
 BETWEEN_HOOKS = "between the hooks"
@@ -224,7 +216,33 @@ class Recording:
         """
         site, before, after = self._place(hook, receiver, kind)
         self.sites.append(site)
-        return self._timer(site, function, before, after)
+        # Everything is bound to local names and written out: an attribute lookup would cost time in each call.
+        clock, stack, last, record = perf_counter_ns, self._stack, self._last, self._events.append
+        in_step, unwind, count = self._in_step[hook], self._unwind, site.durations_ns.append
+
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            if before is not None:
+                before()
+            depth = len(stack)
+            stack.append(0)
+            start_ns = clock()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                duration_ns = clock() - start_ns
+                if len(stack) > depth + 1:
+                    unwind(depth + 1, start_ns + duration_ns)
+                enclosed_ns = stack.pop()
+                stack[-1] += duration_ns
+                in_step[0] += duration_ns
+                count(duration_ns)
+                if enclosed_ns:
+                    site.enclosed_ns += enclosed_ns
+                record((hook, receiver, kind, start_ns, duration_ns))
+                if after is not None and last[hook] is site:
+                    after()
+
+        return timed
 
     def edge(self, hook: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
         """Return a function that calls another untimed, and marks the beginning or end of spans.
@@ -253,7 +271,8 @@ class Recording:
         site = Site(hook, receiver, kind)
         is_first = self._first.setdefault(hook, site) is site
         self._last[hook] = site
-        return site, self._before(hook) if is_first else None, self._after(hook)
+        before, after = self._actions(hook)
+        return site, before if is_first else None, after
 
     def beginning(self, span: Span, receiver: str = "") -> _Action:
         """Return a function that opens a span, of a receiver or of the loop."""
@@ -301,57 +320,18 @@ class Recording:
         self._spans.append((site.hook, "", LOOP, self.start_ns, duration_ns))
         return duration_ns
 
-    def _timer(
-        self, site: Site, function: Callable[..., Any], before: _Action | None, after: _Action | None
-    ) -> Callable[..., Any]:
-        # Everything is bound to local names and written out: an attribute lookup would cost time in each call.
-        clock, stack, last = perf_counter_ns, self._stack, self._last
-        hook, receiver, kind, record = site.hook, site.receiver, site.kind, self._events.append
-        in_step, unwind, count = self._in_step[hook], self._unwind, site.durations_ns.append
-
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            if before is not None:
-                before()
-            depth = len(stack)
-            stack.append(0)
-            start_ns = clock()
-            try:
-                return function(*arguments, **keywords)
-            finally:
-                duration_ns = clock() - start_ns
-                if len(stack) > depth + 1:
-                    unwind(depth + 1, start_ns + duration_ns)
-                enclosed_ns = stack.pop()
-                stack[-1] += duration_ns
-                in_step[0] += duration_ns
-                count(duration_ns)
-                if enclosed_ns:
-                    site.enclosed_ns += enclosed_ns
-                record((hook, receiver, kind, start_ns, duration_ns))
-                if after is not None and last[hook] is site:
-                    after()
-
-        return timed
-
-    def _before(self, hook: str) -> _Action | None:
-        """Return the action before the first call of a hook."""
+    def _actions(self, hook: str) -> tuple[_Action | None, _Action | None]:
+        """Return the actions before the first call of a hook, and after the last."""
         if hook in ("on_exception", "teardown"):
-            return lambda: self._unwind(1, perf_counter_ns())
+            return lambda: self._unwind(1, perf_counter_ns()), None
         for span in SPANS:
-            if span.opened_by == hook and not span.lies_between:
-                return self.beginning(span)
+            if span.opened_by == hook:
+                begin = self.beginning(span)
+                return (None, begin) if span.lies_between else (begin, None)
             if span.closed_by == hook:
-                return self.ending(span) if span.lies_between else self._ending_inner(span)
-        return None
-
-    def _after(self, hook: str) -> _Action | None:
-        """Return the action after the last call of a hook."""
-        for span in SPANS:
-            if span.closed_by == hook and not span.lies_between:
-                return self.ending(span)
-            if span.opened_by == hook and span.lies_between:
-                return self.beginning(span)
-        return None
+                end = self.ending(span)
+                return (end, None) if span.lies_between else (self._ending_inner(span), end)
+        return None, None
 
     def _span_site(self, span: Span, receiver: str = "") -> Site:
         if (span, receiver) not in self._span_sites:

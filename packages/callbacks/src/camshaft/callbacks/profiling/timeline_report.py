@@ -95,35 +95,21 @@ def report_data(verb: str, times: VerbTimes) -> dict[str, Any]:
     kinds: dict[str, set[str]] = {}
     for row in times.tallies:
         kinds.setdefault(row.hook, set()).add(row.kind)
-    steps = []
+    steps: list[list[Any]] = []
     for span, histograms in sorted(times.steps.items(), key=lambda item: item[0] != TRAINING_BATCH.name):
         counted = [(name, one) for name, one in histograms.items() if one.num]
         counted.sort(key=lambda item: (item[0] != span, -item[1].total_ns))
-        facts = [
-            [
-                name,
-                _common(kinds.get(name, ())),
-                one.num,
-                *map(one.percentile_ns, (50, 90, 99)),
-                one.max_ns,
-                one.total_ns,
-            ]
-            for name, one in counted
-        ]
+        facts = []
+        for name, one in counted:
+            percentiles = map(one.percentile_ns, (50, 90, 99))
+            facts.append([name, _common(kinds.get(name, ())), one.num, *percentiles, one.max_ns, one.total_ns])
         if facts:
             steps.append([span, facts])
     rows = [[*row[:3], one.num_calls, one.total_ns, one.self_ns, one.max_ns] for row, one in times.tallies.items()]
-    tree = [
-        [*row[:5], row.tally.num_calls, row.tally.total_ns, row.tally.self_ns] for row in life_cycle_rows(verb, times)
-    ]
-    return {
-        "verb": verb,
-        "runs": times.num_runs,
-        "duration": times.duration_ns,
-        "steps": steps,
-        "rows": rows,
-        "tree": tree,
-    }
+    nested = life_cycle_rows(verb, times)
+    tree = [[*row[:5], row.tally.num_calls, row.tally.total_ns, row.tally.self_ns] for row in nested]
+    run = {"verb": verb, "runs": times.num_runs, "duration": times.duration_ns}
+    return {**run, "steps": steps, "rows": rows, "tree": tree}
 
 
 def _common(kinds: Iterable[str]) -> str:

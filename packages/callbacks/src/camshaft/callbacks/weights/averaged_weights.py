@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
+from camshaft.callbacks.arguments import owner_name
 from camshaft.callbacks.module_snapshot import local
 from camshaft.hooks_core.support.messages import must_be
 
@@ -57,7 +58,7 @@ class AveragedWeights(AveragedModel):
         *,
         copies_buffers: bool = False,
     ) -> None:
-        super().__init__(nn.Module(), None, avg_fn, multi_avg_fn, use_buffers)
+        super().__init__(nn.Module(), None, avg_fn, multi_avg_fn, use_buffers)  # type: ignore[arg-type]
         self._sharded = list(sharded_parts(model))
         _reshard(self._sharded)
         averaged = list(_averaged(model, use_buffers))
@@ -106,16 +107,15 @@ class AveragedWeights(AveragedModel):
             raise ValueError(must_be("model", "the module of the constructor", type(model), "AveragedWeights", action))
         weights, averages = self._weights(), self._averages
         count: Any = self._buffers["n_averaged"]  # `nn.Module.__getattr__` is slow, for each step
-        if not count:
-            for average, weight in zip(averages, weights, strict=True):
-                average.copy_(weight)
-        elif self.avg_fn is not None:
-            for average, weight in zip(averages, weights, strict=True):
-                average.copy_(self.avg_fn(average, weight.to(average.device), count))
-        else:
-            update = self.multi_avg_fn or _equal_average
-            for part in self._parts:
-                update(averages[part], _on(averages[part.start].device, weights[part]), count)
+        for part in self._parts:
+            own, others = averages[part], _on(averages[part.start].device, weights[part])
+            if not count:
+                torch._foreach_copy_(own, others)
+            elif self.avg_fn is not None:
+                for average, weight in zip(own, others, strict=True):
+                    average.copy_(self.avg_fn(average, weight, count))
+            else:
+                (self.multi_avg_fn or _equal_average)(own, others, count)
         for kept, buffer in self._copied_pairs():
             kept.copy_(buffer)
         count += 1
@@ -180,6 +180,13 @@ def sharded_parts(module: nn.Module) -> Iterator[Any]:
     fsdp = sys.modules.get("torch.distributed.fsdp")  # nothing is sharded before it is imported
     if fsdp is not None:
         yield from (part for part in module.modules() if isinstance(part, fsdp.FSDPModule))
+
+
+def check_unsharded(module: nn.Module, reason: str, where: object) -> None:
+    """Raise `ValueError` if parameters of a module are sharded, which a callback cannot work with for a reason."""
+    if any(True for _ in sharded_parts(module)):
+        action = "Use another strategy, or leave the callback out."
+        raise ValueError(must_be("module", f"unsharded, since {reason}", "a sharded one", owner_name(where), action))
 
 
 def _reshard(parts: list[Any]) -> None:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_not_both, check_number
 from camshaft.callbacks.param_groups import check_takes_groups, follow_groups, set_rate
-from camshaft.callbacks.weights.averaged_weights import sharded_parts
+from camshaft.callbacks.weights.averaged_weights import check_unsharded
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.binding import bind
 from camshaft.hooks_core.protocols import TrainerProtocol
@@ -174,18 +174,14 @@ class BaseFinetuning(Callback):
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Add the groups of a checkpoint's optimizers, before their states are loaded."""
-        if any(True for _ in sharded_parts(module)):
-            rule = "unsharded, since sharding fixes which parameters are trainable"
-            action = "Use another strategy, or train all of the module from the start."
-            raise ValueError(must_be("module", rule, "a sharded one", type(self).__name__, action))
+        check_unsharded(module, "sharding fixes which parameters are trainable", self)
         self._module, self._optimizers = module, list(trainer.optimizers)
         self._num_groups = [len(optimizer.param_groups) for optimizer in self._optimizers]
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            parameters = dict(module.named_parameters())
             for optimizer, groups in zip(self._optimizers, loaded["param_groups"], strict=False):
                 num_groups = len(optimizer.param_groups)
-                _regroup(optimizer, groups, parameters, type(self).__name__)
+                _regroup(optimizer, groups, module, type(self).__name__)
                 self._follow(trainer, optimizer, list(range(num_groups, len(groups))))
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -205,14 +201,10 @@ class BaseFinetuning(Callback):
         module = self._module
         if module is None:
             return {}
-        names = {id(parameter): name for name, parameter in module.named_parameters()}
         every = module.named_parameters(remove_duplicate=False)
         norms = ((name, part) for name, part in module.named_modules(remove_duplicate=False) if _is_batch_norm(part))
         return {
-            "param_groups": [
-                [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
-                for optimizer in self._optimizers
-            ],
+            "param_groups": [_names_in_groups(optimizer, module) for optimizer in self._optimizers],
             "frozen": [name for name, parameter in every if not parameter.requires_grad],
             "without_statistics": [name for name, part in norms if not part.track_running_stats],
         }
@@ -236,10 +228,15 @@ def _set_trainable(module: nn.Module, is_trainable: bool) -> None:
         parameter.requires_grad = is_trainable
 
 
-def _regroup(optimizer: Any, groups: list[list[str]], parameters: dict[str, nn.Parameter], where: str) -> None:
+def _names_in_groups(optimizer: Any, module: nn.Module) -> list[list[str | None]]:
+    """Return the names of the parameters in each group of an optimizer."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    return [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def _regroup(optimizer: Any, groups: list[list[str]], module: nn.Module, where: str) -> None:
     """Give an optimizer groups of the named parameters; its loaded state brings the groups' options."""
-    own = {id(parameter): name for name, parameter in parameters.items()}
-    now = [[own.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+    parameters, now = dict(module.named_parameters()), _names_in_groups(optimizer, module)
     if now == groups:
         return
     missing = [name for group in groups for name in group if name not in parameters]

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_one_of
-from camshaft.callbacks.weights.averaged_weights import sharded_parts
+from camshaft.callbacks.weights.averaged_weights import check_unsharded
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import TrainerProtocol
-from camshaft.hooks_core.support.messages import must_be
 
 Parameters = Sequence[tuple[nn.Module, str]]
 """Modules with names of parameters in them."""
@@ -197,7 +196,7 @@ class ModelPruning(Callback):
                 rule, action = "True for a custom pruning method", "Leave it out, or name one of torch's methods."
                 raise InvalidArgumentError("use_global_unstructured", rule, is_global, self, action)
         else:
-            name = self.pruning_fn.lower() if isinstance(self.pruning_fn, str) else self.pruning_fn
+            name: Any = self.pruning_fn.lower() if isinstance(self.pruning_fn, str) else self.pruning_fn
             action = "Pass one of these, or a subclass of `torch.nn.utils.prune.BasePruningMethod`."
             check_one_of(self, list(_METHODS), action, pruning_fn=name)
             given = {"pruning_dim": ("dim", self._pruning_dim), "pruning_norm": ("n", self._pruning_norm)}
@@ -218,7 +217,7 @@ class ModelPruning(Callback):
         if stage != "fit":
             return
         self._module = module
-        found = self.sanitize_parameters_to_prune(module, self._given, self._parameter_names)
+        found = self.sanitize_parameters_to_prune(module, self._given, self._parameter_names or ())
         self._parameters_to_prune = self.filter_parameters_to_prune(found)
         self._original_layers = {}
         if self._use_lottery_ticket_hypothesis:
@@ -234,9 +233,7 @@ class ModelPruning(Callback):
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Refuse sharded parameters."""
-        if any(True for _ in sharded_parts(module)):
-            rule = "unsharded, since a mask covers a whole parameter"
-            raise ValueError(must_be("module", rule, "a sharded one", type(self).__name__, "Use another strategy."))
+        check_unsharded(module, "a mask covers a whole parameter", self)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Prune, if that is due here. Collective."""

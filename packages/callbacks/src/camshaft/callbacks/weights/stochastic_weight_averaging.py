@@ -14,7 +14,7 @@ from torch.optim.swa_utils import SWALR
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY, TRAINING_WEIGHTS_KEY, check_no_other_averaging
-from camshaft.hooks_core import Callback
+from camshaft.hooks_core import Callback, no_op
 from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 from camshaft.hooks_core.support.messages import must_be
 
@@ -245,34 +245,17 @@ class StochasticWeightAveraging(Callback):
             self._latest_epoch = num_epochs
 
 
-class _NoScheduler:
-    """Takes the place of a scheduler, and does nothing."""
-
-    def __init__(self, scheduler: SWALR) -> None:
-        self.optimizer = scheduler.optimizer
-        self.get_last_lr = scheduler.get_last_lr
-
-    def step(self, *_: Any) -> None:
-        """Leave learning rates as they are."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Do nothing."""
-
-
 def _replace_schedulers(configs: list[Any], scheduler: SWALR) -> None:
     """Replace all schedulers by one that steps after each epoch."""
+    of_epochs = {"interval": "epoch", "frequency": 1, "monitor": None}
     if not configs:
-        # of a scheduler that steps after each epoch
-        config = {"interval": "epoch", "frequency": 1, "monitor": None, "strict": True, "name": None}
-        configs.append(SimpleNamespace(scheduler=scheduler, **config))
+        configs.append(SimpleNamespace(**of_epochs, strict=True, name=None))
     for idx, config in enumerate(configs):
-        config.scheduler = _NoScheduler(scheduler) if idx else scheduler
-        config.interval = "epoch"
-        for name, value in (("frequency", 1), ("monitor", None)):
+        # the others have a place in the checkpoint, and do nothing
+        parts = {"optimizer": scheduler.optimizer, "get_last_lr": scheduler.get_last_lr}
+        idle = SimpleNamespace(**parts, step=no_op, state_dict=dict, load_state_dict=no_op)
+        config.scheduler = idle if idx else scheduler
+        for name, value in of_epochs.items():
             if hasattr(config, name):
                 setattr(config, name, value)
 

@@ -199,6 +199,7 @@ class WeightAveraging(Callback):
             self._is_applied = True
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class EMAWeightAveraging(WeightAveraging):
     """Exponential moving average of the weights of training; see `WeightAveraging`.
 
@@ -219,35 +220,28 @@ class EMAWeightAveraging(WeightAveraging):
         InvalidArgumentError: If a number is out of range.
     """
 
-    def __init__(
-        self,
-        device: torch.device | str | int | None = None,
-        use_buffers: bool = True,
-        decay: float = 0.999,
-        update_every_n_steps: int = 1,
-        update_starting_at_step: int | None = None,
-        update_starting_at_epoch: int | None = None,
-        *,
-        apply_at_end: bool = True,
-    ) -> None:
-        check_number(self, "Pass the weight of the previous average, such as 0.999.", least=0, most=1, decay=decay)
-        least, action = 1 if update_starting_at_epoch is None else 0, "Pass 0 only beside `update_starting_at_epoch`."
-        check_number(self, action, least=least, update_every_n_steps=update_every_n_steps)
-        first: dict[str, Any] = {
-            "update_starting_at_step": update_starting_at_step,
-            "update_starting_at_epoch": update_starting_at_epoch,
-        }
+    decay: float = 0.999
+    update_every_n_steps: int = 1
+    update_starting_at_step: int | None = None
+    update_starting_at_epoch: int | None = None
+    avg_fn: Any = attrs.field(default=None, init=False)
+    multi_avg_fn: Any = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_number(self, "Pass the weight of the previous average, such as 0.999.", least=0, most=1, decay=self.decay)
+        least = 1 if self.update_starting_at_epoch is None else 0
+        action = "Pass 0 only beside `update_starting_at_epoch`."
+        check_number(self, action, least=least, update_every_n_steps=self.update_every_n_steps)
+        names = ("update_starting_at_step", "update_starting_at_epoch")
+        first: dict[str, Any] = {name: getattr(self, name) for name in names}
         check_number(self, "Pass a zero-based index.", least=0, or_none=True, **first)
+        decay = self.decay
 
         def update(averages: Any, weights: Any, _: Any) -> None:
             # as torch's `get_ema_multi_avg_fn`, without its checks of types and of gradient mode at each step
             torch._foreach_lerp_(averages, weights, 1.0 - decay)
 
-        super().__init__(device, use_buffers, apply_at_end=apply_at_end, multi_avg_fn=update)
-        self.decay = decay
-        self.update_every_n_steps = update_every_n_steps
-        self.update_starting_at_step = update_starting_at_step
-        self.update_starting_at_epoch = update_starting_at_epoch
+        self.multi_avg_fn = update
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Return whether the arguments select this update, or the end of this epoch."""
