@@ -94,8 +94,7 @@ class DDPStrategy(ParallelStrategy):
             broadcast_buffers=broadcast_buffers,
         )
         super().__init__(**parallel)
-        rule = "False on CPUs, for which torch.nn.SyncBatchNorm computes nothing"
-        is_supported = not sync_batchnorm or self.device.type != "cpu"
+        rule, is_supported = "False on CPUs, for which torch has none", not sync_batchnorm or self.device.type != "cpu"
         require(is_supported, "sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs.")
         if is_power_sgd(comm_state):
             self.precision.agree = self._forget_overflow
@@ -298,8 +297,7 @@ def _validate_hook(arguments: DDPArguments, attribute: Any, hook: Any) -> None:
     try:
         inspect.signature(hook).bind(None, None)
     except TypeError as error:  # also of `inspect.signature`, for what cannot be called
-        rule = "a function of (state, bucket)"
-        raise TypeError(must_be("comm_hook", rule, hook, _WHERE, _HOOK_ACTION)) from error
+        raise TypeError(must_be("comm_hook", "a function of (state, bucket)", hook, _WHERE, _HOOK_ACTION)) from error
     except ValueError:
         return  # written in C: its signature is not known
 
@@ -313,7 +311,7 @@ def _validate_state(arguments: DDPArguments, attribute: Any, state: Any) -> None
 def _validate_bucket(arguments: DDPArguments, attribute: Any, value: Any) -> None:
     """Raise `ValueError` unless a size is positive."""
     is_valid = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    require(is_valid, "bucket_cap_mb", "a positive number of mebibytes", value, _WHERE, "Pass such a number.")
+    require(is_valid, "bucket_cap_mb", "a positive number of mebibytes", value, _WHERE)
 
 
 @attrs.frozen(kw_only=True)
@@ -374,8 +372,7 @@ class DDPArguments:
         }
         defaults = DDPArguments()
         for name, value in found.items():
-            given = getattr(self, name)
-            rule = f"{value!r}, as `wrap_module` of the strategy sets it, or left out"
+            given, rule = getattr(self, name), f"{value!r}, as `wrap_module` of the strategy sets it, or left out"
             fits = given in (getattr(defaults, name), value)
             require(fits, name, rule, given, _WHERE, "Set it in one of both places.")
 
@@ -431,8 +428,7 @@ def custom_wrap(
     ddp = wrap(wrap_by_default, steps, device_ids)
     where = getattr(wrap, "__qualname__", type(wrap).__qualname__)
     if not isinstance(ddp, DistributedDataParallel):
-        rule = "a torch.nn.parallel.DistributedDataParallel"
-        raise TypeError(must_be("return value", rule, type(ddp), where, _WRAP_ACTION))
+        raise TypeError(must_be("return value", "a DistributedDataParallel", type(ddp), where, _WRAP_ACTION))
     rule = "a DistributedDataParallel of its argument `model`, whose forward runs the steps"
     require(ddp.module is steps, "return value", rule, type(ddp.module), where, _WRAP_ACTION)
     _check_forward(ddp, steps)
@@ -522,8 +518,8 @@ class SynchronizedBatchNorm:
         layers = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
         every_name = module.named_modules(remove_duplicate=False)
         self._originals = {name: layer for name, layer in every_name if isinstance(layer, layers)}
-        rule = "a module that contains its batch normalisation layers, for sync_batchnorm=True"
         kind, action = type(module).__name__, "Wrap it in an nn.Sequential."
+        rule = "a module that contains its batch normalisation layers, for sync_batchnorm=True"
         require("" not in self._originals, "module", rule, kind, "setup_module", action)
         convert: Callable[[nn.Module], nn.Module] = nn.SyncBatchNorm.convert_sync_batchnorm
         converted = {id(layer): convert(layer) for layer in self._originals.values()}

@@ -37,8 +37,7 @@ def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
         ValueError: If there is no such rank.
     """
     num_ranks = group.size()
-    rule = f"from 0 to {num_ranks - 1}"
-    require(0 <= src < num_ranks, "src", rule, src, "broadcast", "Pass an existing rank.")
+    require(0 <= src < num_ranks, "src", f"from 0 to {num_ranks - 1}", src, "broadcast")
     is_source = dist.get_rank() == src
     payload = [to_bytes(value) if is_source else None]
     with _noting("broadcast"):

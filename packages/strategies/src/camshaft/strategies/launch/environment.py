@@ -100,15 +100,14 @@ def _from_variables(variables: Mapping[str, str]) -> ProcessEnvironment:
     rank, world_size = _number_or_none(variables, "RANK"), _number_or_none(variables, "WORLD_SIZE")
     if rank is None or world_size is None:
         missing, other = ("RANK", "WORLD_SIZE") if rank is None else ("WORLD_SIZE", "RANK")
-        rule = f"set where `{other}` is"
-        action = "Set both, as torchrun does, or neither."
-        raise RuntimeError(must_be(missing, rule, variables.get(missing), _WHERE, action))
+        value, action = variables.get(missing), "Set both, as torchrun does, or neither."
+        raise RuntimeError(must_be(missing, f"set where `{other}` is", value, _WHERE, action))
     rule = f"from 0 to `WORLD_SIZE` - 1 = {world_size - 1}"
     require(0 <= rank < world_size, "RANK", rule, rank, _WHERE, "Number the processes from 0.")
     rule, action = f"set where `WORLD_SIZE` is {world_size}", "Set it to the address of rank 0, or start with torchrun."
     for name in ("MASTER_ADDR", "MASTER_PORT"):
-        value = variables.get(name)
-        require(world_size == 1 or bool(value), name, rule, value, _WHERE, action, RuntimeError)
+        is_set = world_size == 1 or bool(variables.get(name))
+        require(is_set, name, rule, variables.get(name), _WHERE, action, RuntimeError)
     return ProcessEnvironment("variables", rank, world_size, *_local_facts(variables), "env://")
 
 
@@ -164,15 +163,14 @@ def _number_or_none(variables: Mapping[str, str], name: str) -> int | None:
     value = variables.get(name)
     if not value:
         return None
-    action = "Start the processes with torchrun or srun."
-    require(value.isdecimal(), name, "a number from 0", value, _WHERE, action)
+    require(value.isdecimal(), name, "a number from 0", value, _WHERE, "Start the processes with torchrun or srun.")
     return int(value)
 
 
-def check_int(name: str, value: object, minimum: int, where: str, action: str) -> None:
+def check_int(name: str, value: object, minimum: int, where: str) -> None:
     """Raise `ValueError` unless an argument is an int of at least `minimum`, 0 or 1."""
     is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-    require(is_valid, name, "a positive int" if minimum else "an int from 0", value, where, action)
+    require(is_valid, name, "a positive int" if minimum else "an int from 0", value, where)
 
 
 def needs_launch(environment: ProcessEnvironment, num_processes: int, max_restarts: int, where: str) -> bool:
@@ -188,16 +186,15 @@ def needs_launch(environment: ProcessEnvironment, num_processes: int, max_restar
         ValueError: If `max_restarts` is negative, or contradicts the launcher's.
         RuntimeError: As `command_line`.
     """
-    check_int("max_restarts", max_restarts, 0, where, "Pass the maximum number of restarts of all processes.")
+    check_int("max_restarts", max_restarts, 0, where)
     if environment.source == "alone":
         is_launcher = num_processes > 1 or max_restarts > 0
         if is_launcher:
             command_line(num_processes, where)
         return is_launcher
     of_agent = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
-    rule = f"{of_agent}, as for the launcher of this process, or left out"
-    action = f"Leave it out, or start with `torchrun --max-restarts={max_restarts}`."
-    require(max_restarts in (0, of_agent), "max_restarts", rule, max_restarts, where, action)
+    rule, is_same = f"{of_agent}, as for the launcher of this process, or left out", max_restarts in (0, of_agent)
+    require(is_same, "max_restarts", rule, max_restarts, where, f"Start `torchrun --max-restarts={max_restarts}`.")
     return False
 
 

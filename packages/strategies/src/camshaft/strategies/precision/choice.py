@@ -29,10 +29,10 @@ def choose_precision(name: str | int | Precision, device_type: str) -> Precision
         return name
     is_name = isinstance(name, (str, int)) and not isinstance(name, bool)
     full_name = _ALIASES.get(str(name), str(name)) if is_name else ""
-    rule, where = f"one of {', '.join(PRECISIONS)} or a Precision", "choose_precision"
-    require(full_name in PRECISIONS, "precision", rule, name, where, "Pass one of these.")
+    rule = f"one of {', '.join(PRECISIONS)} or a Precision"
+    require(full_name in PRECISIONS, "precision", rule, name, "choose_precision")
     has_it, rule = (full_name, device_type) != ("64-true", "mps"), "any but '64-true' on 'mps', which has no float64"
-    require(has_it, "precision", rule, name, where, "Pass '32-true'.")
+    require(has_it, "precision", rule, name, "choose_precision", "Pass '32-true'.")
     if full_name == "16-mixed":
         from camshaft.strategies.precision.gradient_scaling import ScaledPrecision  # rarely needed
 

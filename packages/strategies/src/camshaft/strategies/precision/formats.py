@@ -92,8 +92,8 @@ class TruePrecision(Precision):
     param_dtype: torch.dtype
 
     def __init__(self, param_dtype: torch.dtype) -> None:
-        rule, action = "torch.bfloat16, torch.float16 or torch.float64", "Pass one of these, or precision='32-true'."
-        require(param_dtype in TRUE_DTYPES.values(), "param_dtype", rule, param_dtype, "TruePrecision", action)
+        rule, is_known = "torch.bfloat16, torch.float16 or torch.float64", param_dtype in TRUE_DTYPES.values()
+        require(is_known, "param_dtype", rule, param_dtype, "TruePrecision", "Pass one, or precision='32-true'.")
         self.name = next(name for name, dtype in TRUE_DTYPES.items() if dtype == param_dtype)
         self.param_dtype = param_dtype
 

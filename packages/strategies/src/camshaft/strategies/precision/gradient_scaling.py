@@ -62,7 +62,7 @@ class ScaledPrecision(AutocastPrecision):
             ("backoff_factor", backoff_factor, "between 0 and 1", 0 < backoff_factor < 1),
             ("growth_interval", growth_interval, "at least 1", growth_interval >= 1),
         ):
-            require(holds, field, rule, value, _WHERE, "Pass such a value, or leave it out.")
+            require(holds, field, rule, value, _WHERE)
         self._scaler = torch.amp.GradScaler(
             device_type,
             init_scale=init_scale,
@@ -125,12 +125,10 @@ class ScaledPrecision(AutocastPrecision):
         """
         kind = type(optimizer).__name__
         rule = "another than LBFGS, which cannot skip a step that overflowed, under precision='16-mixed'"
-        action = "Use another optimizer, or 'bf16-mixed'."
-        require(not isinstance(optimizer, LBFGS), "optimizer", rule, kind, _WHERE, action, TypeError)
+        require(not isinstance(optimizer, LBFGS), "optimizer", rule, kind, _WHERE, "Use 'bf16-mixed'.", TypeError)
         dtypes = {parameter.dtype for group in optimizer.param_groups for parameter in group["params"]}
         rule = "an optimizer without float16 parameters under precision='16-mixed'"
-        action = "Keep the module in float32, or pass '16-true'."
-        require(torch.float16 not in dtypes, "optimizer", rule, kind, _WHERE, action)
+        require(torch.float16 not in dtypes, "optimizer", rule, kind, _WHERE, "Keep the module in float32.")
         known = self._optimizers.pop(id(optimizer), None)
         if known is not None:
             known.release()
@@ -145,8 +143,8 @@ class ScaledPrecision(AutocastPrecision):
         """
         scaled = self._optimizers.get(id(optimizer))
         if scaled is None:
-            rule, action = "one that was set up", "Pass one that `setup_optimizers` returned."
-            raise ValueError(must_be("optimizer", rule, type(optimizer).__name__, f"{_WHERE}.unscale", action))
+            kind, action = type(optimizer).__name__, "Pass one that `setup_optimizers` returned."
+            raise ValueError(must_be("optimizer", "one that was set up", kind, f"{_WHERE}.unscale", action))
         if scaled.has_gradients():
             self._unscale(scaled)
 

@@ -27,11 +27,11 @@ Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], b
 _WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
-def _instance_of(kinds: Any, rule: str, action: str) -> Callable[[Sharding, Attribute[Any], Any], None]:
+def _instance_of(kinds: Any, rule: str) -> Callable[[Sharding, Attribute[Any], Any], None]:
     """Return a validator that raises `TypeError` for values of other classes."""
 
     def validate(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
-        require(isinstance(value, kinds), attribute.name, rule, value, settings.where, action, TypeError)
+        require(isinstance(value, kinds), attribute.name, rule, value, settings.where, error=TypeError)
 
     return validate
 
@@ -45,12 +45,10 @@ def _validate_policy(settings: Sharding, attribute: Attribute[Any], value: Any) 
     if isinstance(value, (bool, str)) or (classes is None and not isinstance(value, int) and not callable(value)):
         rule = "a module class, some of them, a function of a module, an int or None"
         raise TypeError(must_be(name, rule, value, where, "Pass one of these."))
-    is_positive = not isinstance(value, int) or value >= 1
-    require(is_positive, name, "at least 1", value, where, "Pass a number of parameters.")
-    require(classes != (), name, "at least one class", value, where, "Pass None for the default.")
-    rule, action = "classes of modules with a forward", "Pass the class of its members."
+    require(not isinstance(value, int) or value >= 1, name, "at least 1", value, where)
+    require(classes != (), name, "at least one class", value, where)
     for kind in classes or ():
-        require(not issubclass(kind, _WITHOUT_FORWARD), name, rule, kind, where, action)
+        require(not issubclass(kind, _WITHOUT_FORWARD), name, "classes of modules with a forward", kind, where)
 
 
 def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
@@ -61,10 +59,9 @@ def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any)
     if not isinstance(value, int):
         raise TypeError(must_be(name, "a bool, an int or None", value, where, "Pass True, False or a number of ranks."))
     rule = "a bool where tensor_parallel is more than 1: torch cannot reshard such parameters to fewer ranks"
-    require(settings.tensor_parallel == 1, name, rule, value, where, "Pass True or False.")
+    require(settings.tensor_parallel == 1, name, rule, value, where)
     rule = f"a divisor of the number of shards ({settings.num_shards}) above 1"
-    is_divisor = value > 1 and settings.num_shards % value == 0
-    require(is_divisor, name, rule, value, where, "Pass such a number, or True.")
+    require(value > 1 and settings.num_shards % value == 0, name, rule, value, where)
 
 
 @frozen(kw_only=True)
@@ -82,18 +79,12 @@ class Sharding:
     policy: Policy | None = field(validator=_validate_policy)
     reshard_after_forward: bool | int | None = field(validator=_validate_reshard)
     mixed_precision: MixedPrecisionPolicy | None = field(
-        validator=_instance_of(
-            MixedPrecisionPolicy | None,
-            "a MixedPrecisionPolicy or None",
-            "Pass one of torch.distributed.fsdp, or leave it out.",
-        )
+        validator=_instance_of(MixedPrecisionPolicy | None, "a MixedPrecisionPolicy or None")
     )
-    cpu_offload: bool = field(validator=_instance_of(bool, "a bool", "Pass True or False."))
+    cpu_offload: bool = field(validator=_instance_of(bool, "a bool"))
     activation_checkpointing: Policy | None = field(validator=_validate_policy)
     compile: bool | Mapping[str, Any] = field(
-        validator=_instance_of(
-            bool | Mapping, "a bool or a dictionary of arguments of torch.compile", "Pass one of these."
-        )
+        validator=_instance_of(bool | Mapping, "a bool or a dictionary of arguments of torch.compile")
     )
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, autocast_dtype: torch.dtype | None) -> None:
@@ -257,14 +248,12 @@ def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: in
         TypeError: If a number is no int.
         ValueError: If it is less than 1, or the product does not divide the number of ranks.
     """
-    action = "Pass a number of processes, or leave it out."
     for name, value in (("data_parallel_replicas", data_parallel_replicas), ("tensor_parallel", tensor_parallel)):
         is_int = isinstance(value, int) and not isinstance(value, bool)
-        require(is_int, name, "an int", value, where, action, TypeError)
-        require(value >= 1, name, "at least 1", value, where, action)
+        require(is_int, name, "an int", value, where, error=TypeError)
+        require(value >= 1, name, "at least 1", value, where)
     divisor, name = data_parallel_replicas * tensor_parallel, "data_parallel_replicas times tensor_parallel"
-    rule, action = f"a divisor of the number of processes ({world_size})", "Start as many processes, or pass others."
-    require(world_size % divisor == 0, name, rule, divisor, where, action)
+    require(world_size % divisor == 0, name, f"a divisor of the number of processes ({world_size})", divisor, where)
     return data_parallel_replicas, world_size // divisor, tensor_parallel
 
 
