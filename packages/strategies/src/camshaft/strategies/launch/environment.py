@@ -226,24 +226,17 @@ def script_position(arguments: Sequence[str]) -> int | None:
     """
     position = 1
     while position < len(arguments):
-        argument = arguments[position]
-        if not argument.startswith("-"):
+        option = re.fullmatch(r"-(?:-.*|[^cmWX-]*(?:([cmWX])(.*))?)", arguments[position])
+        if option is None:  # the script
             return position
-        if argument == "-":
+        letter, value = option.groups()
+        if letter == "c" or arguments[position] == "-":
             return None
-        position += 2 if argument == "--check-hash-based-pycs" else 1
-        if argument.startswith("--"):
-            continue
-        for idx, letter in enumerate(argument[1:], 1):
-            is_last = idx == len(argument) - 1
-            if letter == "c":
-                return None
-            if letter == "m":  # the module follows, in this argument or in the next one
-                module = position if is_last else position - 1
-                return module if module < len(arguments) else None
-            if letter in "WX":
-                position += is_last
-                break
+        has_separate_value = value == "" or arguments[position] == "--check-hash-based-pycs"
+        position += has_separate_value
+        if letter == "m":
+            return position if position < len(arguments) else None
+        position += 1
     return None
 
 

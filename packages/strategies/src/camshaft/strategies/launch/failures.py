@@ -54,19 +54,23 @@ class FailureWatch:
         timeout: The time within which all processes end after a failure. A process that has not failed itself is ended
             a few seconds after the failed process ended, or after half of the time; one that has failed has all of it
             to handle its error. If all have failed, none is ended: each handles its own error.
+
+    Attributes:
+        timeout_seconds: The time within which all processes end after a failure.
+        failure: The first failure that is known here, of this rank or another.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout: timedelta) -> None:
         self._store: Store = store.clone()  # type: ignore[attr-defined]
         self._store_of_thread: Store = store.clone()  # type: ignore[attr-defined]
         self._rank, self._world_size = rank, world_size
-        self._timeout = timeout.total_seconds()
+        self.timeout_seconds = self._timeout = timeout.total_seconds()
+        self.failure: Failure | None = None
         self._interval = min(1.0, max(0.05, self._timeout / 20))
         self._process_id = os.getpid()
-        self._first: Failure | None = None
         self._own: str | None = None
         self._own_since = self._first_since = self._left_since = float("inf")
-        self._is_informed = self._has_first_rank_left = self._is_store_lost = self._is_done = False
+        self._is_informed = self._has_first_rank_left = self._is_store_lost = False
         self._has_printed_stack = self._is_store_silent = False
         self._here = OwnPosition()
         self._is_leaving = threading.Event()
@@ -77,16 +81,6 @@ class FailureWatch:
         self._num_unanswered = 0
         others = sorted({(rank + 1) % world_size, (rank - 1) % world_size} - {rank})
         self._peers = [PeerProcess(other, self._timeout / 2, self._interval) for other in others]
-
-    @property
-    def timeout_seconds(self) -> float:
-        """The time within which all processes end after a failure."""
-        return self._timeout
-
-    @property
-    def failure(self) -> Failure | None:
-        """The first failure that is known here, of this rank or another."""
-        return self._first
 
     def start(self) -> None:
         """Start the threads."""
@@ -108,18 +102,19 @@ class FailureWatch:
             self._here.freeze(error)
         self._own, self._own_since = error_text(error), time.monotonic()
         first = self._publish(error, may_follow)
-        self._first = first
+        self.failure = first
         if first.rank != self._rank:
             error.add_note(f"Rank {first.rank} failed first: {first.text}")
         self._write_error_file(error_text(error), "".join(traceback.format_exception(error)))
 
     def check(self, collective: str) -> None:
         """Raise `CollectiveError` if a rank has failed, as it would not join a collective."""
-        if self._own is None and self._first is None:
+        if self._own is not None:
+            cause, text = "this process", self._own
+        elif self.failure is not None:
+            cause, text = f"rank {self.failure.rank}", self.failure.text
+        else:
             return
-        first = self._first
-        cause = "this process" if self._own is not None or first is None else f"rank {first.rank}"
-        text = self._own if self._own is not None or first is None else first.text
         raise CollectiveError(
             f"`{collective}` must be called while no process has failed, but got a call on rank {self._rank} after "
             f"{cause} failed: {text}. Handle that error first."
@@ -130,7 +125,7 @@ class FailureWatch:
         if os.getpid() != self._process_id:
             return
         self._is_leaving.set()
-        if self._first is not None:
+        if self.failure is not None:
             self._kill_silent_neighbours()
         try:
             if not self._is_store_lost:
@@ -182,7 +177,7 @@ class FailureWatch:
                 return first
         except dist.DistError:
             self._is_store_lost = True
-        return self._first or (self._store_failure() if may_follow else own)
+        return self.failure or (self._store_failure() if may_follow else own)
 
     def _await_cause(self) -> bool:
         """Wait for another rank to publish the cause of this one's failure. Returns whether one did."""
@@ -209,7 +204,7 @@ class FailureWatch:
             time.sleep(_SECONDS_TO_PRINT)
 
     def _run(self) -> None:
-        while not self._is_leaving.wait(self._interval) and not self._is_done:
+        while not self._is_leaving.wait(self._interval) and (self._is_store_lost or self._looking.is_alive()):
             self._num_unanswered += 1
             if not self._is_store_lost and self._num_unanswered > self._allowed_rounds:
                 self._is_store_lost = self._is_store_silent = True
@@ -221,11 +216,10 @@ class FailureWatch:
     def _keep_looking(self) -> None:
         while not self._is_leaving.wait(self._interval) and not self._is_store_lost:
             try:
-                self._is_done = self._look(self._store_of_thread)
+                if self._look(self._store_of_thread):
+                    return
             except dist.DistError:
                 self._is_store_lost = True
-            if self._is_done:
-                return
             self._num_unanswered = 0
 
     def _look(self, store: Store) -> bool:
@@ -233,9 +227,9 @@ class FailureWatch:
         store.set(position_key(self._rank), to_stored(self._here.look()))
         if store.check(["failure"]):
             self._receive(pickle.loads(store.get("failure")))
-            assert self._first is not None
+            assert self.failure is not None
             self._inform(store)
-            if store.check([f"left/{self._first.rank}"]):
+            if store.check([f"left/{self.failure.rank}"]):
                 self._left_since = min(self._left_since, time.monotonic())
             # If all have failed, each handles its own error.
             return store.add("num_failed", 0) >= self._world_size
@@ -257,7 +251,7 @@ class FailureWatch:
     def _receive(self, failure: Failure) -> None:
         if self._first_since == float("inf"):
             self._first_since = time.monotonic()
-            self._first = self._first or failure
+            self.failure = self.failure or failure
             # Of the ranks that have not failed themselves, the first one to receive it prints it.
             if failure.rank != self._rank and (self._is_store_lost or self._store_of_thread.add("num_printed", 1) == 1):
                 print_message(f"Rank {failure.rank} failed, which ends the run on every rank: {failure.text}")
@@ -267,7 +261,7 @@ class FailureWatch:
                 self._store_of_thread.set(f"stack/{self._rank}", "1")
 
     def _end_if_due(self) -> None:
-        if self._first is None:
+        if self.failure is None:
             return
         now = time.monotonic()
         if self._own is not None:
@@ -276,7 +270,7 @@ class FailureWatch:
             grace = min(_LONGEST_GRACE_SECONDS, self._timeout / 4)
             is_due = now > self._left_since + grace or now > self._first_since + self._timeout / 2
         if is_due:
-            text = f"Rank {self._rank} was ended, because rank {self._first.rank} failed: {self._first.text}"
+            text = f"Rank {self._rank} was ended, because rank {self.failure.rank} failed: {self.failure.text}"
             stack = stack_of_run()
             print_message(text if self._has_printed_stack else f"{text}\nIt was at:\n{stack}")
             self._kill_silent_neighbours()
@@ -292,10 +286,10 @@ class FailureWatch:
                 print_message(f"Rank {peer.rank}, which gave no sign of life, was killed by rank {self._rank}.")
 
     def _write_error_file(self, text: str, stack: str) -> None:
-        assert self._first is not None
+        assert self.failure is not None
         # The agent reports the earliest of its processes' failures, in whole seconds.
-        is_first = self._first.rank == self._rank
-        write_error_file(text, stack, self._first.unix_seconds + (0 if is_first else 1))
+        is_first = self.failure.rank == self._rank
+        write_error_file(text, stack, self.failure.unix_seconds + (0 if is_first else 1))
 
     def _inform(self, store: Store) -> None:
         """Count this process, once, as one that rank 0 need not wait for when it ends."""
