@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.support.on_demand import on_demand
 from camshaft.strategies.checkpoints.contents import CheckpointError, ObjectsInPlace, objects_left_out, why_unpicklable
-from camshaft.strategies.checkpoints.file import write_checkpoint
-from camshaft.strategies.checkpoints.reading import read_checkpoint
+from camshaft.strategies.checkpoints.file import read_checkpoint, write_checkpoint
 from camshaft.strategies.launch.environment import find_process_environment, job_id, restart_count
 from camshaft.strategies.launch.placement import choose_device
 from camshaft.strategies.precision import choose_precision

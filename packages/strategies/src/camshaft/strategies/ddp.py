@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 import attrs
 import torch
@@ -21,9 +21,7 @@ from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, br
 
 _WHERE = "DDPStrategy"
 _LOCAL_GRADIENTS = "holds_local_gradients"
-_WRAP_ACTION = (
-    "Return torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
-)
+_WRAP_ACTION = "Return DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
 _HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a function of these two."
 # The attributes of `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` with past gradients.
 _POWER_SGD_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
@@ -383,19 +381,12 @@ def syncs_buffers(ddp: DistributedDataParallel) -> bool:
     return bool(getattr(ddp, name))
 
 
-class WrapModule(Protocol):
-    """A function that makes the DistributedDataParallel of a module, in place of a strategy."""
+WrapModule = Callable[[Callable[[nn.Module], nn.Module], nn.Module, list[int] | None], nn.Module]
+"""A function that makes the DistributedDataParallel of a module in place of a strategy, on every rank.
 
-    def __call__(
-        self, wrap: Callable[[nn.Module], nn.Module], module: nn.Module, device_ids: list[int] | None, /
-    ) -> nn.Module:
-        """Return the DistributedDataParallel of a module. Collective.
-
-        Args:
-            wrap: The strategy's own function.
-            module: The module, whose forward runs the steps.
-            device_ids: A list with the index of this rank's GPU; None on a CPU.
-        """
+It is called with the strategy's own function, the module, whose forward runs the steps, and a list with the index of
+this rank's GPU, None on a CPU.
+"""
 
 
 def custom_wrap(
@@ -443,10 +434,9 @@ def _check_forward(ddp: DistributedDataParallel, steps: nn.Module) -> None:
     """Raise `TypeError` if a subclass's forward does not pass its arguments on to the module's."""
     if type(ddp).forward is DistributedDataParallel.forward:
         return
-    expected = object()
-    syncs, ddp.require_forward_param_sync = ddp.require_forward_param_sync, False
+    expected, found = object(), None
     reason: Exception | None = None
-    found: object = None
+    syncs, ddp.require_forward_param_sync = ddp.require_forward_param_sync, False
     try:
         with torch.no_grad():
             found = ddp(lambda: expected)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.support.on_demand import on_demand
-from camshaft.strategies.precision.choice import PRECISIONS, choose_precision
-from camshaft.strategies.precision.formats import AutocastPrecision, Precision, TruePrecision
+from camshaft.strategies.precision.formats import AutocastPrecision, Precision, TruePrecision, choose_precision
 
 if TYPE_CHECKING:
     from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
 else:  # imported on first use
     __getattr__ = on_demand(__name__, {"ScaledPrecision": "gradient_scaling"})
 
-__all__ = ["PRECISIONS", "AutocastPrecision", "Precision", "ScaledPrecision", "TruePrecision", "choose_precision"]
+__all__ = ["AutocastPrecision", "Precision", "ScaledPrecision", "TruePrecision", "choose_precision"]
