@@ -123,22 +123,6 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self.precision.release()
 
 
-class Steps(nn.Module):
-    """A module whose forward calls the step in its first argument, so that wrappers of a forward wrap every step.
-
-    Args:
-        module: The module of the steps, a submodule of this one.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the step."""
-        return step(*args, **kwargs)
-
-
 class Computing(nn.Module):
     """A module whose forward runs as a step of a strategy, for loops that call the module rather than steps.
 
