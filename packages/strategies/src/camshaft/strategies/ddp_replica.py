@@ -61,8 +61,8 @@ class Replica:
         self._needs_all = not (self.ddp.find_unused_parameters or self.ddp.static_graph)
         if settles and not any(getattr(submodule, "sparse", False) for submodule in module.modules()):
             self._settle_buckets()
-        # DistributedDataParallel reports parameters without gradients only in the next forward: by then the weights have
-        # been updated once, with gradients that were not averaged.
+        # DistributedDataParallel reports parameters without gradients only in the next forward: by then the weights
+        # have been updated once, with gradients that were not averaged.
         self._names = {one: name for name, one in module.named_parameters() if one.requires_grad}
         self._reached: set[Tensor] = set()  # by the latest backward, as long as that is checked
         self._handles: list[Any] = []

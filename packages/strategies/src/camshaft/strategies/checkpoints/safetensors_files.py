@@ -36,10 +36,8 @@ def consolidate_checkpoint(source: str | os.PathLike[str], target: str | os.Path
         raise IsADirectoryError(errno.EISDIR, "the target must be a file", os.fspath(target))
     imports, exports = (os.fspath(path).endswith(SUFFIX) for path in (source, target))
     if imports and exports:
-        raise ValueError(
-            f"`target` must be a checkpoint file where the source is a safetensors file, but got "
-            f"{os.fspath(target)!r} ({type(target).__name__}) in consolidate_checkpoint. Copy the file."
-        )
+        rule = "a checkpoint file where the source is a safetensors file"
+        raise ValueError(must_be("target", rule, os.fspath(target), "consolidate_checkpoint", "Copy the file."))
     if imports:
         import_safetensors(source, target)
     elif exports:

@@ -188,14 +188,11 @@ class _Parts:
 
     def collect(self, checkpoint: Mapping[str, Any]) -> None:
         """Separate a checkpoint into its parts, and copy its tensors if there are buffers."""
-        try:
-            self.plain = separate(checkpoint, self._replace_tensor)
-            if self._buffers is not None:
-                self._buffers.copy()
-        except BaseException:
-            if self._buffers is not None:
-                self._buffers.forget()
-            raise
+        if self._buffers is not None:
+            self._buffers.forget()  # what a save that failed left
+        self.plain = separate(checkpoint, self._replace_tensor)
+        if self._buffers is not None:
+            self._buffers.copy()
 
     def _replace_tensor(self, tensor: Tensor, keys: Keys) -> Any:
         """Return a tensor for the plain part, or add a sharded one and return the placeholder for it."""

@@ -26,18 +26,7 @@ import torch.distributed as dist
 from attrs import field, frozen
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from camshaft.strategies.launch.peers import (
-    OwnPosition,
-    PeerProcess,
-    ProcessPosition,
-    describe_positions,
-    missing_ranks,
-    own_identity,
-    position_key,
-    print_stacks_on_signal,
-    stack_of_run,
-    to_stored,
-)
+from camshaft.strategies.launch import peers
 
 _STATUS = 1
 _LONGEST_GRACE_SECONDS = 3.0
@@ -70,9 +59,9 @@ class FailureWatch:
         self._process_id = os.getpid()
         self._own: str | None = None
         self._own_since = self._first_since = self._left_since = float("inf")
-        self._is_informed = self._has_first_rank_left = self._is_store_lost = False
+        self._is_informed = self._has_first_rank_left = self._is_store_lost = self._is_done = False
         self._has_printed_stack = self._is_store_silent = False
-        self._here = OwnPosition()
+        self._here = peers.OwnPosition()
         self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="camshaft-failure-watch", daemon=True)
         self._looking = threading.Thread(target=self._keep_looking, name="camshaft-failure-look", daemon=True)
@@ -80,12 +69,12 @@ class FailureWatch:
         self._allowed_rounds = max(2, round(self._timeout / 2 / self._interval))
         self._num_unanswered = 0
         others = sorted({(rank + 1) % world_size, (rank - 1) % world_size} - {rank})
-        self._peers = [PeerProcess(other, self._timeout / 2, self._interval) for other in others]
+        self._peers = [peers.PeerProcess(other, self._timeout / 2, self._interval) for other in others]
 
     def start(self) -> None:
         """Start the threads."""
-        self._store.set(f"process/{self._rank}", f"{own_identity()}/{print_stacks_on_signal() or 0}")
-        self._store.set(position_key(self._rank), to_stored(self._here.look()))
+        self._store.set(f"process/{self._rank}", f"{peers.own_identity()}/{peers.print_stacks_on_signal() or 0}")
+        self._store.set(peers.position_key(self._rank), peers.to_stored(self._here.look()))
         self._looking.start()
         self._thread.start()
 
@@ -129,7 +118,7 @@ class FailureWatch:
             self._kill_silent_neighbours()
         try:
             if not self._is_store_lost:
-                self._store.set(position_key(self._rank), to_stored(self._here.leave()))
+                self._store.set(peers.position_key(self._rank), peers.to_stored(self._here.leave()))
                 self._store.set(f"left/{self._rank}", "1")
                 self._inform(self._store)
                 if self._rank == 0:
@@ -164,13 +153,13 @@ class FailureWatch:
         try:
             if not self._is_store_lost:
                 self._store.add("num_failed", 1)
-                positions: dict[int, ProcessPosition] = {}
+                positions: dict[int, peers.ProcessPosition] = {}
                 if may_follow and not self._await_cause():
                     positions = self._positions(self._store)
-                    missing = missing_ranks(positions)
-                    where = describe_positions(positions, missing, self._interval)
+                    missing = peers.missing_ranks(positions)
+                    where = peers.describe_positions(positions, missing, self._interval)
                     own = Failure(self._rank, f"{own.text}\n{where}", missing=missing)
-                first: Failure = pickle.loads(self._store.compare_set("failure", "", to_stored(own)))
+                first: Failure = pickle.loads(self._store.compare_set("failure", "", peers.to_stored(own)))
                 if positions and first == own:
                     error.add_note(where)
                     self._await_stacks([rank for rank in own.missing if not positions[rank].collective])
@@ -181,16 +170,16 @@ class FailureWatch:
 
     def _await_cause(self) -> bool:
         """Wait for another rank to publish the cause of this one's failure. Returns whether one did."""
-        self._store.set(position_key(self._rank), to_stored(self._here.look()))
+        self._store.set(peers.position_key(self._rank), peers.to_stored(self._here.look()))
         return _wait_until(lambda: self._store.check(["failure"]), 2 * self._interval + 0.5)
 
     def _has_everyone(self, counter: str) -> bool:
         """Return whether every process has counted itself."""
         return bool(self._store.add(counter, 0) >= self._world_size)
 
-    def _positions(self, store: Store) -> dict[int, ProcessPosition]:
+    def _positions(self, store: Store) -> dict[int, peers.ProcessPosition]:
         """Return the last published position of each process, by rank."""
-        keys = {rank: position_key(rank) for rank in range(self._world_size)}
+        keys = {rank: peers.position_key(rank) for rank in range(self._world_size)}
         return {rank: pickle.loads(store.get(key)) for rank, key in keys.items() if store.check([key])}
 
     def _await_stacks(self, missing: list[int]) -> None:
@@ -199,12 +188,12 @@ class FailureWatch:
         keys = [f"stack/{rank}" for rank in missing]
         _wait_until(lambda: self._store.check(keys), 2 * self._interval + 0.5)
         silent = [rank for rank in missing if not self._store.check([f"stack/{rank}"])]
-        peers = [PeerProcess(rank, self._timeout / 2, self._interval) for rank in silent]
-        if any([peer.print_stack(self._store) for peer in peers]):
+        processes = [peers.PeerProcess(rank, self._timeout / 2, self._interval) for rank in silent]
+        if any([process.print_stack(self._store) for process in processes]):
             time.sleep(_SECONDS_TO_PRINT)
 
     def _run(self) -> None:
-        while not self._is_leaving.wait(self._interval) and (self._is_store_lost or self._looking.is_alive()):
+        while not self._is_leaving.wait(self._interval) and not self._is_done:
             self._num_unanswered += 1
             if not self._is_store_lost and self._num_unanswered > self._allowed_rounds:
                 self._is_store_lost = self._is_store_silent = True
@@ -214,17 +203,16 @@ class FailureWatch:
             self._end_if_due()
 
     def _keep_looking(self) -> None:
-        while not self._is_leaving.wait(self._interval) and not self._is_store_lost:
+        while not (self._is_leaving.wait(self._interval) or self._is_store_lost or self._is_done):
             try:
-                if self._look(self._store_of_thread):
-                    return
+                self._is_done = self._look(self._store_of_thread)
             except dist.DistError:
                 self._is_store_lost = True
             self._num_unanswered = 0
 
     def _look(self, store: Store) -> bool:
         """Publish a sign of life and look for others'. Returns whether the watch is done."""
-        store.set(position_key(self._rank), to_stored(self._here.look()))
+        store.set(peers.position_key(self._rank), peers.to_stored(self._here.look()))
         if store.check(["failure"]):
             self._receive(pickle.loads(store.get("failure")))
             assert self.failure is not None
@@ -241,10 +229,10 @@ class FailureWatch:
         for peer in self._peers:
             reason = peer.check(store)
             if reason is not None:
-                reason += "\n" + describe_positions(self._positions(store), [], self._interval)
+                reason += "\n" + peers.describe_positions(self._positions(store), [], self._interval)
                 peer.print_stack(store)
                 # Received in the next round: another process may have published a failure first.
-                store.compare_set("failure", "", to_stored(Failure(peer.rank, reason)))
+                store.compare_set("failure", "", peers.to_stored(Failure(peer.rank, reason)))
                 store.set(f"left/{peer.rank}", "1")
         return False
 
@@ -257,7 +245,7 @@ class FailureWatch:
                 print_message(f"Rank {failure.rank} failed, which ends the run on every rank: {failure.text}")
             if self._rank in failure.missing and self._own is None:
                 self._has_printed_stack = True
-                print_message(f"Rank {self._rank}, which the others wait for, is at:\n{stack_of_run()}")
+                print_message(f"Rank {self._rank}, which the others wait for, is at:\n{peers.stack_of_run()}")
                 self._store_of_thread.set(f"stack/{self._rank}", "1")
 
     def _end_if_due(self) -> None:
@@ -271,7 +259,7 @@ class FailureWatch:
             is_due = now > self._left_since + grace or now > self._first_since + self._timeout / 2
         if is_due:
             text = f"Rank {self._rank} was ended, because rank {self.failure.rank} failed: {self.failure.text}"
-            stack = stack_of_run()
+            stack = peers.stack_of_run()
             print_message(text if self._has_printed_stack else f"{text}\nIt was at:\n{stack}")
             self._kill_silent_neighbours()
             self._write_error_file(text, stack)
@@ -306,7 +294,7 @@ class FailureWatch:
         reason = "was stopped, hangs" if self._is_store_silent else "was killed (as when memory runs out), crashed"
         seen = {peer.rank: peer.position for peer in self._peers if peer.rank == 0}
         positions = {**{rank: one for rank, one in seen.items() if one is not None}, self._rank: self._here.look()}
-        where = describe_positions(positions, [], self._interval)
+        where = peers.describe_positions(positions, [], self._interval)
         return Failure(0, f"its process {reason}, or cannot be reached.\n{where}")
 
 

@@ -72,7 +72,9 @@ class ScaledPrecision(AutocastPrecision):
         )
         self._optimizers: dict[int, ScaledOptimizer] = {}
         # Stands for an optimizer to the scaler: its infinite gradient informs it of an overflow on another rank.
-        self._overflow_elsewhere = SimpleNamespace(param_groups=[{"params": [_with_infinite_gradient()]}])
+        infinite = torch.zeros(1)
+        infinite.grad = torch.full((1,), float("inf"))
+        self._overflow_elsewhere = SimpleNamespace(param_groups=[{"params": [infinite]}])
         self._has_noted_overflow = False  # since the scale last changed
         self._has_scaled = False
         self._is_loss_scaled = False  # true during `differentiate` in `backward`
@@ -354,12 +356,6 @@ ScaledStep = Callable[[ScaledOptimizer, Callable[[], Any]], Any]
 
 class _OverflowError(Exception):
     """Overflowing gradients, which end the step of an optimizer."""
-
-
-def _with_infinite_gradient() -> Tensor:
-    parameter = torch.zeros(1)
-    parameter.grad = torch.full((1,), float("inf"))
-    return parameter
 
 
 def _local_part(parameter: Any) -> Tensor:

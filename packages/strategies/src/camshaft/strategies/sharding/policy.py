@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -100,7 +101,7 @@ class Sharding:
         """
         if self.activation_checkpointing is not None:
             for block in blocks_of(module, self.activation_checkpointing, "activation_checkpointing"):
-                block.forward = _checkpointed(block.forward)
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         of_blocks = self.mixed_precision
         if of_blocks is None:
             # Inputs are cast to the dtype of the parameters, for operations that autocast does not cover.
@@ -222,17 +223,6 @@ def _classes(policy: Any) -> tuple[type[nn.Module], ...] | None:
 
 def _is_module_class(value: Any) -> TypeGuard[type[nn.Module]]:
     return isinstance(value, type) and issubclass(value, nn.Module)
-
-
-def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a forward that keeps only its inputs for backward, with the same random numbers when it runs again."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-    return run
 
 
 def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: int, where: str) -> tuple[int, int, int]:
