@@ -21,6 +21,9 @@ from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, br
 
 _WHERE = "DDPStrategy"
 _LOCAL_GRADIENTS = "holds_local_gradients"
+# Renamed in torch 2.13, which deprecates the other name.
+_IS_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_SYNC_BUFFERS = "forward_sync_buffers" if _IS_RENAMED else "broadcast_buffers"
 _WRAP_ACTION = "Return DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
 _HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a function of these two."
 # The attributes of `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` with past gradients.
@@ -341,11 +344,7 @@ class DDPArguments:
         Args:
             broadcasts_weights: Whether all ranks get rank 0's weights and buffers, or have them already.
         """
-        arguments: dict[str, Any] = {}
-        if not self.broadcast_buffers:
-            known = inspect.signature(DistributedDataParallel.__init__).parameters
-            # Renamed in torch 2.13, which deprecates the other name.
-            arguments["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
+        arguments: dict[str, Any] = {} if self.broadcast_buffers else {_SYNC_BUFFERS: False}
         ddp = DistributedDataParallel(
             module,
             find_unused_parameters=bool(self.find_unused_parameters),
@@ -377,8 +376,7 @@ class DDPArguments:
 
 def syncs_buffers(ddp: DistributedDataParallel) -> bool:
     """Return whether each training step begins with the buffers of rank 0."""
-    name = "forward_sync_buffers" if hasattr(ddp, "forward_sync_buffers") else "broadcast_buffers"
-    return bool(getattr(ddp, name))
+    return bool(getattr(ddp, _SYNC_BUFFERS))
 
 
 WrapModule = Callable[[Callable[[nn.Module], nn.Module], nn.Module, list[int] | None], nn.Module]

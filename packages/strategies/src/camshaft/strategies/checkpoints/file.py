@@ -236,6 +236,9 @@ def _load(path: Path, map_location: Any, *, mmap: bool, is_trusted: bool) -> Any
             raise error from None  # it is damaged, or not written by `torch.save`
 
 
+_ADDRESSES = ("http://", "https://")
+
+
 def read_checkpoint(
     path: str | os.PathLike[str] | IO[bytes],
     map_location: Any = "cpu",
@@ -269,8 +272,7 @@ def read_checkpoint(
         CheckpointError: If it is truncated, damaged, lacks a part, is refused, is neither a file nor a directory, or
             holds an object that cannot be unpickled.
     """
-    is_address = isinstance(path, str) and path.startswith(("http://", "https://"))
-    if is_address or not isinstance(path, (str, os.PathLike)):
+    if not isinstance(path, (str, os.PathLike)) or (isinstance(path, str) and path.startswith(_ADDRESSES)):
         with _local_copy(path) as copy:
             return read_checkpoint(copy, map_location, weights_only=weights_only)
     found = locate(path)
@@ -318,7 +320,7 @@ def with_objects(checkpoint: dict[str, Any], path: Path | str, weights_only: boo
 
 
 @contextlib.contextmanager
-def _local_copy(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[Path]:
+def _local_copy(source: str | IO[bytes]) -> Iterator[Path]:
     """Yield a temporary local copy of a file object, from its position on, or of a web address.
 
     Raises:
@@ -328,7 +330,7 @@ def _local_copy(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[Path]:
     from urllib.request import urlopen
 
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as opened:
-        stream = opened.enter_context(urlopen(source)) if isinstance(source, str) else source
+        stream: Any = opened.enter_context(urlopen(source)) if isinstance(source, str) else source
         name = os.path.basename(source) if isinstance(source, str) else "file object"
         copy = Path(directory, name or "checkpoint")
         with copy.open("wb") as file:

@@ -53,10 +53,7 @@ def place_process(
     device_idxs, num_devices = _read_devices(devices, kind, where)
     check_int("num_nodes", num_nodes, 1, where)
     if environment.source == "alone":
-        rule, action = (
-            "1 in a process that is started alone",
-            "Start the script on every machine with torchrun or srun.",
-        )
+        rule, action = "1 in a process that is started alone", "Start it on every machine with torchrun or srun."
         require(num_nodes == 1, "num_nodes", rule, num_nodes, where, action)
         # Without a launcher: one process per GPU, or one on the CPU.
         num_local = num_devices or (_num_devices(kind) if kind == "cuda" else 1)
