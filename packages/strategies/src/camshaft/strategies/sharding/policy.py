@@ -22,6 +22,8 @@ REPLICAS = "data_parallel_replicas"
 SHARDS = "data_parallel_shards"
 TENSOR_PARALLEL = "tensor_parallel"
 
+_WHERE = "ShardedStrategy"
+
 Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] | int
 """Classes of modules, a function that returns whether a module is a block, or the minimum parameters of a block."""
 
@@ -32,37 +34,39 @@ def _instance_of(kinds: Any, rule: str) -> Callable[[Sharding, Attribute[Any], A
     """Return a validator that raises `TypeError` for values of other classes."""
 
     def validate(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
-        require(isinstance(value, kinds), attribute.name, rule, value, settings.where, error=TypeError)
+        require(isinstance(value, kinds), attribute.name, rule, value, _WHERE, error=TypeError)
 
     return validate
 
 
 def _validate_policy(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
     """Raise `TypeError` for a value that is no policy, `ValueError` for one that no module can fulfil."""
-    name, where = attribute.name, settings.where
+    name = attribute.name
     if value is None:
         return
     classes = _classes(value)
     if isinstance(value, (bool, str)) or (classes is None and not isinstance(value, int) and not callable(value)):
         rule = "a module class, some of them, a function of a module, an int or None"
-        raise TypeError(must_be(name, rule, value, where, "Pass one of these."))
-    require(not isinstance(value, int) or value >= 1, name, "at least 1", value, where)
-    require(classes != (), name, "at least one class", value, where)
+        raise TypeError(must_be(name, rule, value, _WHERE, "Pass one of these."))
+    require(not isinstance(value, int) or value >= 1, name, "at least 1", value, _WHERE)
+    require(classes != (), name, "at least one class", value, _WHERE)
     for kind in classes or ():
-        require(not issubclass(kind, _WITHOUT_FORWARD), name, "classes of modules with a forward", kind, where)
+        require(not issubclass(kind, _WITHOUT_FORWARD), name, "classes of modules with a forward", kind, _WHERE)
 
 
 def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
     """Raise `TypeError` unless a value is a bool, an int or None, `ValueError` unless it divides the shards."""
     if value is None or isinstance(value, bool):
         return
-    name, where = attribute.name, settings.where
+    name = attribute.name
     if not isinstance(value, int):
-        raise TypeError(must_be(name, "a bool, an int or None", value, where, "Pass True, False or a number of ranks."))
+        raise TypeError(
+            must_be(name, "a bool, an int or None", value, _WHERE, "Pass True, False or a number of ranks.")
+        )
     rule = "a bool where tensor_parallel is more than 1: torch cannot reshard such parameters to fewer ranks"
-    require(settings.tensor_parallel == 1, name, rule, value, where)
+    require(settings.tensor_parallel == 1, name, rule, value, _WHERE)
     rule = f"a divisor of the number of shards ({settings.num_shards}) above 1"
-    require(value > 1 and settings.num_shards % value == 0, name, rule, value, where)
+    require(value > 1 and settings.num_shards % value == 0, name, rule, value, _WHERE)
 
 
 @frozen(kw_only=True)
@@ -74,7 +78,6 @@ class Sharding:
         ValueError: If a policy or number is out of range.
     """
 
-    where: str
     num_shards: int
     tensor_parallel: int
     policy: Policy | None = field(validator=_validate_policy)
@@ -225,14 +228,13 @@ def _is_module_class(value: Any) -> TypeGuard[type[nn.Module]]:
     return isinstance(value, type) and issubclass(value, nn.Module)
 
 
-def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: int, where: str) -> tuple[int, int, int]:
+def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: int) -> tuple[int, int, int]:
     """Return the number of ranks along each mesh dimension: replicas, shards of a replica, tensor-parallel parts.
 
     Args:
         world_size: Number of ranks.
         data_parallel_replicas: Number of copies of the model.
         tensor_parallel: Number of ranks that each layer is split over.
-        where: The caller's name in errors.
 
     Raises:
         TypeError: If a number is no int.
@@ -240,10 +242,10 @@ def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: in
     """
     for name, value in (("data_parallel_replicas", data_parallel_replicas), ("tensor_parallel", tensor_parallel)):
         is_int = isinstance(value, int) and not isinstance(value, bool)
-        require(is_int, name, "an int", value, where, error=TypeError)
-        require(value >= 1, name, "at least 1", value, where)
+        require(is_int, name, "an int", value, _WHERE, error=TypeError)
+        require(value >= 1, name, "at least 1", value, _WHERE)
     divisor, name = data_parallel_replicas * tensor_parallel, "data_parallel_replicas times tensor_parallel"
-    require(world_size % divisor == 0, name, f"a divisor of the number of processes ({world_size})", divisor, where)
+    require(world_size % divisor == 0, name, f"a divisor of the number of processes ({world_size})", divisor, _WHERE)
     return data_parallel_replicas, world_size // divisor, tensor_parallel
 
 
