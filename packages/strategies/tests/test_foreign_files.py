@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+import tarfile
 import warnings
 import zipfile
 from argparse import Namespace
@@ -19,7 +21,7 @@ from hypothesis.strategies import floats, integers
 from torch.serialization import safe_globals
 
 from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint
-from camshaft.strategies.checkpoints.foreign_files import NamedValues, NumpyType, stand_in
+from camshaft.strategies.checkpoints.foreign_files import NamedValues, NumpyType, read_foreign_file, stand_in
 
 pytestmark = pytest.mark.processes  # one, for all files
 
@@ -233,6 +235,16 @@ def test_a_file_changes_nothing_of_the_process(instructions: bytes, tmp_path: Pa
     with pytest.raises(CheckpointError, match="must be a whole checkpoint"):
         read_checkpoint(path)
     assert not hasattr(torch._utils._rebuild_tensor_v2, "name")
+
+
+def test_a_tar_file_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "old.ckpt"
+    with tarfile.open(path, "w") as archive:
+        archive.add(Path(__file__), "storages")
+    with pytest.raises(CheckpointError, match="must be a whole checkpoint"):
+        read_checkpoint(path)
+    with pytest.raises(pickle.UnpicklingError, match="tar"):
+        read_foreign_file(path)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import re
 import sys
+import tarfile
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
@@ -160,6 +161,8 @@ def _load_by(unpickler: Any, path: Path, map_location: Any, mmap: bool) -> Any:
     module: Any = SimpleNamespace(__name__="pickle", Unpickler=unpickler, load=load)
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
+            if tarfile.is_tarfile(path):  # of before torch 0.2; torch would unpack it
+                raise pickle.UnpicklingError("it is a tar file")
             file.seek(0)
             return _torch._legacy_load(file, map_location, module, encoding="utf-8")
         file.seek(0)
