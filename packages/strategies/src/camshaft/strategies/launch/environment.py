@@ -141,11 +141,8 @@ def _local_facts(variables: Mapping[str, str]) -> tuple[int | None, int | None, 
     if "LOCAL_RANK" not in variables and "RANK" not in variables and _is_slurm_task(variables):
         node_idx = _number_or_none(variables, "SLURM_NODEID") or 0
         num_local = _tasks_of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node_idx)
-        return (
-            _number_or_none(variables, "SLURM_LOCALID"),
-            num_local,
-            _number_or_none(variables, "SLURM_STEP_NUM_NODES"),
-        )
+        num_nodes = _number_or_none(variables, "SLURM_STEP_NUM_NODES")
+        return _number_or_none(variables, "SLURM_LOCALID"), num_local, num_nodes
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
     local_rank, local_world_size, num_nodes = (_number_or_none(variables, name) for name in names)
     return local_rank, local_world_size, num_nodes
