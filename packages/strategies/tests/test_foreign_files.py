@@ -269,6 +269,9 @@ def test_a_trusted_file_gives_its_objects_but_those_whose_classes_are_absent(ext
         checkpoint = read_checkpoint(files / f"objects.{extension}", weights_only=False)
     assert checkpoint["hyper_parameters"] == {"width": 3}
     assert ("hyper_parameters", "loss") in objects_left_out(checkpoint)
+    checkpoint = read_checkpoint(files / f"plain.{extension}", weights_only=False)
+    assert (checkpoint["config"], checkpoint["layers"]) == ({"width": 3}, [1, 2])
+    assert checkpoint["hyper_parameters"].nested.dtype is torch.float16
 
 
 def test_the_environment_can_forbid_to_trust_a_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
