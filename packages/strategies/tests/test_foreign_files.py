@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+import tarfile
 import warnings
 import zipfile
 from argparse import Namespace
@@ -19,7 +21,7 @@ from hypothesis.strategies import floats, integers
 from torch.serialization import safe_globals
 
 from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint
-from camshaft.strategies.checkpoints.foreign_files import NamedValues, NumpyType, stand_in
+from camshaft.strategies.checkpoints.foreign_files import NamedValues, NumpyType, read_foreign_file, stand_in
 
 pytestmark = pytest.mark.processes  # one, for all files
 
@@ -235,6 +237,16 @@ def test_a_file_changes_nothing_of_the_process(instructions: bytes, tmp_path: Pa
     assert not hasattr(torch._utils._rebuild_tensor_v2, "name")
 
 
+def test_a_tar_file_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "old.ckpt"
+    with tarfile.open(path, "w") as archive:
+        archive.add(Path(__file__), "storages")
+    with pytest.raises(CheckpointError, match="must be a whole checkpoint"):
+        read_checkpoint(path)
+    with pytest.raises(pickle.UnpicklingError, match="tar"):
+        read_foreign_file(path)
+
+
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_plain_values_are_read_whatever_the_protocol(protocol: int, tmp_path: Path) -> None:
     values = {"empty": b"", "bytes": b"a", "nested": [{"weight": torch.ones(2)}]}
@@ -257,6 +269,9 @@ def test_a_trusted_file_gives_its_objects_but_those_whose_classes_are_absent(ext
         checkpoint = read_checkpoint(files / f"objects.{extension}", weights_only=False)
     assert checkpoint["hyper_parameters"] == {"width": 3}
     assert ("hyper_parameters", "loss") in objects_left_out(checkpoint)
+    checkpoint = read_checkpoint(files / f"plain.{extension}", weights_only=False)
+    assert (checkpoint["config"], checkpoint["layers"]) == ({"width": 3}, [1, 2])
+    assert checkpoint["hyper_parameters"].nested.dtype is torch.float16
 
 
 def test_the_environment_can_forbid_to_trust_a_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

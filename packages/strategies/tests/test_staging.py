@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from camshaft.strategies.checkpoints.staging import StagingBuffers
+from camshaft.strategies.checkpoints.writer import StagingBuffers
 
 
 def snapshot(buffers: StagingBuffers, tensors: list[Tensor]) -> list[Tensor]:

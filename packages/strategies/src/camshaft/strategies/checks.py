@@ -6,7 +6,13 @@ from camshaft.hooks_core.support.messages import must_be
 
 
 def require(
-    holds: bool, field: str, rule: str, value: object, where: str, action: str, error: type[Exception] = ValueError
+    holds: bool,
+    field: str,
+    rule: str,
+    value: object,
+    where: str,
+    action: str = "Pass such a value, or leave it out.",
+    error: type[Exception] = ValueError,
 ) -> None:
     """Raise an error about a value unless a condition holds.
 

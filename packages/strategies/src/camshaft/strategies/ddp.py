@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 import attrs
 import torch
@@ -21,9 +21,10 @@ from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, br
 
 _WHERE = "DDPStrategy"
 _LOCAL_GRADIENTS = "holds_local_gradients"
-_WRAP_ACTION = (
-    "Return torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
-)
+# Renamed in torch 2.13, which deprecates the other name.
+_IS_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_SYNC_BUFFERS = "forward_sync_buffers" if _IS_RENAMED else "broadcast_buffers"
+_WRAP_ACTION = "Return DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
 _HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a function of these two."
 # The attributes of `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` with past gradients.
 _POWER_SGD_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
@@ -94,8 +95,7 @@ class DDPStrategy(ParallelStrategy):
             broadcast_buffers=broadcast_buffers,
         )
         super().__init__(**parallel)
-        rule = "False on CPUs, for which torch.nn.SyncBatchNorm computes nothing"
-        is_supported = not sync_batchnorm or self.device.type != "cpu"
+        rule, is_supported = "False on CPUs, for which torch has none", not sync_batchnorm or self.device.type != "cpu"
         require(is_supported, "sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs.")
         if is_power_sgd(comm_state):
             self.precision.agree = self._forget_overflow
@@ -298,8 +298,7 @@ def _validate_hook(arguments: DDPArguments, attribute: Any, hook: Any) -> None:
     try:
         inspect.signature(hook).bind(None, None)
     except TypeError as error:  # also of `inspect.signature`, for what cannot be called
-        rule = "a function of (state, bucket)"
-        raise TypeError(must_be("comm_hook", rule, hook, _WHERE, _HOOK_ACTION)) from error
+        raise TypeError(must_be("comm_hook", "a function of (state, bucket)", hook, _WHERE, _HOOK_ACTION)) from error
     except ValueError:
         return  # written in C: its signature is not known
 
@@ -313,7 +312,7 @@ def _validate_state(arguments: DDPArguments, attribute: Any, state: Any) -> None
 def _validate_bucket(arguments: DDPArguments, attribute: Any, value: Any) -> None:
     """Raise `ValueError` unless a size is positive."""
     is_valid = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    require(is_valid, "bucket_cap_mb", "a positive number of mebibytes", value, _WHERE, "Pass such a number.")
+    require(is_valid, "bucket_cap_mb", "a positive number of mebibytes", value, _WHERE)
 
 
 @attrs.frozen(kw_only=True)
@@ -345,11 +344,7 @@ class DDPArguments:
         Args:
             broadcasts_weights: Whether all ranks get rank 0's weights and buffers, or have them already.
         """
-        arguments: dict[str, Any] = {}
-        if not self.broadcast_buffers:
-            known = inspect.signature(DistributedDataParallel.__init__).parameters
-            # Renamed in torch 2.13, which deprecates the other name.
-            arguments["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
+        arguments: dict[str, Any] = {} if self.broadcast_buffers else {_SYNC_BUFFERS: False}
         ddp = DistributedDataParallel(
             module,
             find_unused_parameters=bool(self.find_unused_parameters),
@@ -374,31 +369,22 @@ class DDPArguments:
         }
         defaults = DDPArguments()
         for name, value in found.items():
-            given = getattr(self, name)
-            rule = f"{value!r}, as `wrap_module` of the strategy sets it, or left out"
+            given, rule = getattr(self, name), f"{value!r}, as `wrap_module` of the strategy sets it, or left out"
             fits = given in (getattr(defaults, name), value)
             require(fits, name, rule, given, _WHERE, "Set it in one of both places.")
 
 
 def syncs_buffers(ddp: DistributedDataParallel) -> bool:
     """Return whether each training step begins with the buffers of rank 0."""
-    name = "forward_sync_buffers" if hasattr(ddp, "forward_sync_buffers") else "broadcast_buffers"
-    return bool(getattr(ddp, name))
+    return bool(getattr(ddp, _SYNC_BUFFERS))
 
 
-class WrapModule(Protocol):
-    """A function that makes the DistributedDataParallel of a module, in place of a strategy."""
+WrapModule = Callable[[Callable[[nn.Module], nn.Module], nn.Module, list[int] | None], nn.Module]
+"""A function that makes the DistributedDataParallel of a module in place of a strategy, on every rank.
 
-    def __call__(
-        self, wrap: Callable[[nn.Module], nn.Module], module: nn.Module, device_ids: list[int] | None, /
-    ) -> nn.Module:
-        """Return the DistributedDataParallel of a module. Collective.
-
-        Args:
-            wrap: The strategy's own function.
-            module: The module, whose forward runs the steps.
-            device_ids: A list with the index of this rank's GPU; None on a CPU.
-        """
+It is called with the strategy's own function, the module, whose forward runs the steps, and a list with the index of
+this rank's GPU, None on a CPU.
+"""
 
 
 def custom_wrap(
@@ -431,8 +417,7 @@ def custom_wrap(
     ddp = wrap(wrap_by_default, steps, device_ids)
     where = getattr(wrap, "__qualname__", type(wrap).__qualname__)
     if not isinstance(ddp, DistributedDataParallel):
-        rule = "a torch.nn.parallel.DistributedDataParallel"
-        raise TypeError(must_be("return value", rule, type(ddp), where, _WRAP_ACTION))
+        raise TypeError(must_be("return value", "a DistributedDataParallel", type(ddp), where, _WRAP_ACTION))
     rule = "a DistributedDataParallel of its argument `model`, whose forward runs the steps"
     require(ddp.module is steps, "return value", rule, type(ddp.module), where, _WRAP_ACTION)
     _check_forward(ddp, steps)
@@ -447,10 +432,9 @@ def _check_forward(ddp: DistributedDataParallel, steps: nn.Module) -> None:
     """Raise `TypeError` if a subclass's forward does not pass its arguments on to the module's."""
     if type(ddp).forward is DistributedDataParallel.forward:
         return
-    expected = object()
-    syncs, ddp.require_forward_param_sync = ddp.require_forward_param_sync, False
+    expected, found = object(), None
     reason: Exception | None = None
-    found: object = None
+    syncs, ddp.require_forward_param_sync = ddp.require_forward_param_sync, False
     try:
         with torch.no_grad():
             found = ddp(lambda: expected)
@@ -522,8 +506,8 @@ class SynchronizedBatchNorm:
         layers = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
         every_name = module.named_modules(remove_duplicate=False)
         self._originals = {name: layer for name, layer in every_name if isinstance(layer, layers)}
-        rule = "a module that contains its batch normalisation layers, for sync_batchnorm=True"
         kind, action = type(module).__name__, "Wrap it in an nn.Sequential."
+        rule = "a module that contains its batch normalisation layers, for sync_batchnorm=True"
         require("" not in self._originals, "module", rule, kind, "setup_module", action)
         convert: Callable[[nn.Module], nn.Module] = nn.SyncBatchNorm.convert_sync_batchnorm
         converted = {id(layer): convert(layer) for layer in self._originals.values()}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from camshaft.hooks_core.support.messages import must_be
-from camshaft.strategies.torch_strategy import Steps
+from camshaft.strategies.torch_strategy import Computing
 
 _NUM_NAMED = 5
 
@@ -61,7 +61,14 @@ class Replica:
         self._needs_all = not (self.ddp.find_unused_parameters or self.ddp.static_graph)
         if settles and not any(getattr(submodule, "sparse", False) for submodule in module.modules()):
             self._settle_buckets()
-        self._unused = UnusedParameterCheck(module) if self._needs_all else None
+        # DistributedDataParallel reports parameters without gradients only in the next forward: by then the weights
+        # have been updated once, with gradients that were not averaged.
+        self._names = {one: name for name, one in module.named_parameters() if one.requires_grad}
+        self._reached: set[Tensor] = set()  # by the latest backward, as long as that is checked
+        self._handles: list[Any] = []
+        if self._needs_all:
+            trainable: list[Any] = list(self.trainable)
+            self._handles = [one.register_post_accumulate_grad_hook(self._reached.add) for one in trainable]
 
     def set_sync(self, is_on: bool) -> None:
         """Set whether the backwards of the steps that follow average gradients, previous local ones included."""
@@ -111,21 +118,27 @@ class Replica:
         self._has_checked_backward = True
         if self.is_inside:
             loss = self._prepare_inside(loss)
-        if self._unused is not None and self.syncs:
-            self._unused.begin()
-            differentiate(loss)
-            self.check_unused()
-            return
+        if self.syncs:
+            self._reached.clear()
         differentiate(loss)
+        if self.syncs:
+            self.check_unused()
         if not self._has_learned_graph:
             self._has_learned_graph = True
             self.set_sync(self.syncs)
 
     def check_unused(self) -> None:
         """Raise `RuntimeError`, once, if the latest backward left parameters without gradients."""
-        if self._unused is not None and self._unused.has_seen_any:
-            check, self._unused = self._unused, None
-            check.end()
+        if not self._handles or not self._reached:
+            return
+        self.close()
+        unused = [name for one, name in self._names.items() if one not in self._reached]
+        if unused:
+            more = f" and {len(unused) - _NUM_NAMED} more" if len(unused) > _NUM_NAMED else ""
+            named = ", ".join(unused[:_NUM_NAMED]) + more
+            rule = f"True where a loss does not depend on all trainable parameters (this one does not on {named})"
+            action = "Pass find_unused_parameters=True, or freeze these parameters before the epoch begins."
+            raise RuntimeError(must_be("find_unused_parameters", rule, False, "DDPStrategy", action))
 
     def average(self) -> None:
         """Average local gradients without a loss, by a backward that adds zeros. Collective."""
@@ -169,8 +182,9 @@ class Replica:
 
     def close(self) -> None:
         """Remove all hooks from the parameters. Not collective."""
-        if self._unused is not None:
-            self._unused.close()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
 
     def _count_gradients(self) -> int:
         return sum(parameter.grad is not None for parameter in self.trainable)
@@ -204,8 +218,9 @@ def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
-def _steps_of(module: nn.Module) -> Steps:
-    steps = Steps(module)
+def _steps_of(module: nn.Module) -> nn.Module:
+    """Return a module whose forward calls the step in its first argument, so that its wrapper wraps every step."""
+    steps = Computing(module, lambda step, *args, **kwargs: step(*args, **kwargs))
     # The names of ignored parameters and buffers are relative to the module.
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", None)
     if ignored is not None:
@@ -237,49 +252,3 @@ class _ZeroGradient(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         parameter = ctx.parameter
         return gradient, torch.zeros_like(parameter if parameter.grad is None else parameter.grad)
-
-
-class UnusedParameterCheck:
-    """A check that a backward reaches all trainable parameters.
-
-    DistributedDataParallel reports parameters without gradients only in the next forward: by then the weights have
-    been updated once, with gradients that were not averaged.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        trainable = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
-        self._names = {id(value): name for name, value in trainable}
-        self._reached: set[int] = set()
-        self._handles: list[Any] = [
-            value.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
-            for _, value in trainable
-        ]
-
-    @property
-    def has_seen_any(self) -> bool:
-        """True if a gradient was computed since `begin`."""
-        return bool(self._reached)
-
-    def begin(self) -> None:
-        """Forget the gradients of previous backwards."""
-        self._reached.clear()
-
-    def end(self) -> None:
-        """Close the check, and raise `RuntimeError` if some parameters were not reached."""
-        self.close()
-        unused = [name for key, name in self._names.items() if key not in self._reached]
-        if unused:
-            more = f" and {len(unused) - _NUM_NAMED} more" if len(unused) > _NUM_NAMED else ""
-            named = ", ".join(unused[:_NUM_NAMED]) + more
-            rule = f"True where a loss does not depend on all trainable parameters (this one does not on {named})"
-            action = "Pass find_unused_parameters=True, or freeze these parameters before the epoch begins."
-            raise RuntimeError(must_be("find_unused_parameters", rule, False, "DDPStrategy", action))
-
-    def close(self) -> None:
-        """Remove all hooks from the parameters."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def _note(self, parameter: Tensor) -> None:
-        self._reached.add(id(parameter))

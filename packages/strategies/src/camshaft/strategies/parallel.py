@@ -225,7 +225,7 @@ class ParallelStrategy(TorchStrategy):
 def _to_timedelta(timeout: timedelta | float, where: str) -> timedelta:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     is_valid = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < inf
-    require(is_valid, "timeout", "a positive timedelta or number of seconds", timeout, where, "Pass one.")
+    require(is_valid, "timeout", "a positive timedelta or number of seconds", timeout, where)
     return timedelta(seconds=seconds)
 
 

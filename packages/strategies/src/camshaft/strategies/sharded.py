@@ -34,7 +34,6 @@ from camshaft.strategies.sharding.policy import (
 from camshaft.strategies.sharding.state import check_parameters, module_state_for, optimizer_state_for, tensor_like
 from camshaft.strategies.torch_strategy import Computing
 
-_WHERE = "ShardedStrategy"
 _STEPS = "_camshaft_steps"
 
 
@@ -102,9 +101,8 @@ class ShardedStrategy(ParallelStrategy):
         **parallel: Unpack[ParallelArguments],
     ) -> None:
         super().__init__(**parallel)
-        self._shape = mesh_shape(self.world_size, data_parallel_replicas, tensor_parallel, _WHERE)
+        self._shape = mesh_shape(self.world_size, data_parallel_replicas, tensor_parallel)
         self._sharding = Sharding(
-            where=_WHERE,
             num_shards=self._shape[1],
             tensor_parallel=tensor_parallel,
             policy=policy,

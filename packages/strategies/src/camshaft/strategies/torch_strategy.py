@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from camshaft.hooks_core import StrategyDefaults, StrategyHooks
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.support.messages import must_be
-from camshaft.hooks_core.support.transfer import move_to_device
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 from camshaft.strategies.precision import Precision, choose_precision
 
@@ -35,10 +34,6 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
     """
 
     __hook_base__: ClassVar[bool] = True
-
-    global_rank: int = 0
-    local_rank: int = 0
-    world_size: int = 1
 
     def __init__(
         self, device: torch.device, *, precision: str | int | Precision = "32-true", save_asynchronously: bool = False
@@ -73,14 +68,6 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         for optimizer in optimizers:
             self.precision.setup_optimizer(optimizer)
         return list(optimizers)
-
-    def batch_to_device(self, batch: Any) -> Any:
-        """Move a batch of any nesting to the device.
-
-        Returns:
-            The batch on the device, in the same structure.
-        """
-        return move_to_device(batch, self.device)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return the step in this strategy's precision."""
@@ -121,22 +108,6 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
     def teardown(self) -> None:
         """Restore the optimizers; keep the module on its device, ready for the next verb."""
         self.precision.release()
-
-
-class Steps(nn.Module):
-    """A module whose forward calls the step in its first argument, so that wrappers of a forward wrap every step.
-
-    Args:
-        module: The module of the steps, a submodule of this one.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the step."""
-        return step(*args, **kwargs)
 
 
 class Computing(nn.Module):

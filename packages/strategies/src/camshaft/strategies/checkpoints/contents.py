@@ -382,7 +382,9 @@ def restore_objects(checkpoint: dict[str, Any], *, unpickle: bool) -> dict[str, 
     """
     if OBJECTS_KEY not in checkpoint:
         return checkpoint
-    parts = _checked_parts(checkpoint[OBJECTS_KEY])
+    parts = checkpoint[OBJECTS_KEY]
+    if not isinstance(parts, list) or not all(map(_is_whole, parts)):
+        raise ObjectsError("has a damaged list of objects")
     for part in parts:
         if not unpickle or part["pickle"] is None:  # None: a record of objects left out
             continue
@@ -415,14 +417,8 @@ def leave_out(checkpoint: dict[str, Any], objects: Mapping[Keys, str]) -> None:
         checkpoint[OBJECTS_KEY] = [*checkpoint.get(OBJECTS_KEY, ()), part]
 
 
-def _checked_parts(parts: Any) -> list[dict[str, Any]]:
-    """Return the parts if they have the format of `_Objects.part`. No object is unpickled."""
-    if not isinstance(parts, list) or not all(map(_is_whole, parts)):
-        raise ObjectsError("has a damaged list of objects")
-    return parts
-
-
 def _is_whole(part: Any) -> bool:
+    """Return whether a value has the format of `_Separation.part`. No object is unpickled."""
     return (
         isinstance(part, dict)
         and part.keys() == _EMPTY_PART.keys()

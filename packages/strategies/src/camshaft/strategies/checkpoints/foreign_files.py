@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import re
 import sys
+import tarfile
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
@@ -69,18 +70,11 @@ def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
         return raw
     if not isinstance(raw, dict) or not {"state_dict", "epoch", "global_step"} <= raw.keys():
         raise _unknown_names(path, names, f"needs names that are not imported: {', '.join(names)}")
-    raw_type = raw.get("hparams_type")
-    if isinstance(raw_type, type) and issubclass(raw_type, Unknown):
-        raw["hparams_type"] = _class_name(raw_type)
+    if "hparams_type" in raw:
+        raw["hparams_type"] = _class_name(raw["hparams_type"])
     problem = "that are no plain values, and their classes are not imported"
     action = "Pass those that a constructor needs as its arguments, or weights_only=False if you trust the file."
-    checkpoint, unresolved = _plain_checkpoint(raw, path, problem, action)
-    if unresolved and is_rank_zero():
-        warn_user(
-            f"The checkpoint {str(path)!r} holds configurations with references that stay text: "
-            f"{', '.join(unresolved)}. Pass their values as arguments."
-        )
-    return checkpoint
+    return _plain_checkpoint(raw, path, problem, action)
 
 
 def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> Any:
@@ -116,15 +110,12 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     if "hparams_type" in raw:
         raw["hparams_type"] = _class_name(raw["hparams_type"])
     if absent:
-        raw, _ = _plain_checkpoint(raw, path, "whose classes cannot be imported", "Make the classes importable.")
+        raw = _plain_checkpoint(raw, path, "whose classes cannot be imported", "Make the classes importable.")
     return raw
 
 
-def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str) -> tuple[dict[str, Any], list[str]]:
+def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str) -> dict[str, Any]:
     """Replace the stand-ins in a checkpoint by plain values, or leave them out with a warning of rank 0.
-
-    Returns:
-        The checkpoint, and the places of references within configurations that stay text.
 
     Raises:
         CheckpointError: If weights or optimizers need a value that is left out.
@@ -140,7 +131,10 @@ def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str
     if places and is_rank_zero():
         listed = ", ".join(f"{place} (a {name})" for place, name in places.items())
         warn_user(f"The checkpoint {str(path)!r} holds objects {problem}: {listed}. They are left out. {action}")
-    return checkpoint, contents.unresolved
+    if contents.unresolved and is_rank_zero():
+        problem = f"configurations with references that stay text: {', '.join(contents.unresolved)}"
+        warn_user(f"The checkpoint {str(path)!r} holds {problem}. Pass their values as arguments.")
+    return checkpoint
 
 
 def _unknown_names(path: Path, names: list[str], problem: str) -> CheckpointError:
@@ -167,6 +161,8 @@ def _load_by(unpickler: Any, path: Path, map_location: Any, mmap: bool) -> Any:
     module: Any = SimpleNamespace(__name__="pickle", Unpickler=unpickler, load=load)
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
+            if tarfile.is_tarfile(path):  # of before torch 0.2; torch would unpack it
+                raise pickle.UnpicklingError("it is a tar file")
             file.seek(0)
             return _torch._legacy_load(file, map_location, module, encoding="utf-8")
         file.seek(0)

@@ -12,8 +12,7 @@ from torch import Tensor
 from camshaft.hooks_core.support import remote_files
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checkpoints.contents import CheckpointError, first_line, objects_left_out
-from camshaft.strategies.checkpoints.file import new_file, write_checkpoint
-from camshaft.strategies.checkpoints.reading import read_checkpoint
+from camshaft.strategies.checkpoints.file import new_file, read_checkpoint, write_checkpoint
 
 SUFFIX = ".safetensors"
 
@@ -37,10 +36,8 @@ def consolidate_checkpoint(source: str | os.PathLike[str], target: str | os.Path
         raise IsADirectoryError(errno.EISDIR, "the target must be a file", os.fspath(target))
     imports, exports = (os.fspath(path).endswith(SUFFIX) for path in (source, target))
     if imports and exports:
-        raise ValueError(
-            f"`target` must be a checkpoint file where the source is a safetensors file, but got "
-            f"{os.fspath(target)!r} ({type(target).__name__}) in consolidate_checkpoint. Copy the file."
-        )
+        rule = "a checkpoint file where the source is a safetensors file"
+        raise ValueError(must_be("target", rule, os.fspath(target), "consolidate_checkpoint", "Copy the file."))
     if imports:
         import_safetensors(source, target)
     elif exports:

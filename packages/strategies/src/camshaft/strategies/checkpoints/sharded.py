@@ -177,16 +177,6 @@ class NewLocalDirectory(filesystem.FileSystemWriter):
         remove(self._partial)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The place of a chunk, with the attributes that torch's reader uses."""
-
-    relative_path: str
-    offset: int
-    length: int
-    transform_descriptors: None = None
-
-
 @dataclass
 class ShardedContent:
     """The plain part of a directory.
@@ -275,7 +265,7 @@ def _torch_index(index: dict[str, dict[str, Any]], directory: Path | str) -> met
     Sizes are compared with those of the files, so that a damaged index never allocates more memory than these.
     """
     entries: dict[str, Any] = {}
-    places: dict[metadata.MetadataIndex, _Place] = {}
+    places: dict[metadata.MetadataIndex, filesystem._StorageInfo] = {}
     claimed_bytes = Counter[str]()
     for name, entry in index.items():
         if not isinstance(entry["dtype"], torch.dtype):
@@ -284,7 +274,7 @@ def _torch_index(index: dict[str, dict[str, Any]], directory: Path | str) -> met
         chunks = []
         for chunk in entry["chunks"]:
             offsets, sizes = torch.Size(chunk["offsets"]), torch.Size(chunk["sizes"])
-            place = _Place(str(chunk["file"]), int(chunk["start"]), int(chunk["num_bytes"]))
+            place = filesystem._StorageInfo(str(chunk["file"]), int(chunk["start"]), int(chunk["num_bytes"]))
             if os.path.basename(place.relative_path) != place.relative_path or min(place.offset, place.length) < 0:
                 raise ValueError(f"{name} has a chunk in {place.relative_path!r}, outside of the directory")
             spans = zip(offsets, sizes, size, strict=True)
@@ -376,9 +366,10 @@ class CheckingReader(filesystem.FileSystemReader):
         for file, items in by_file.items():
             try:
                 with self.fs.create_stream(self.fs.concat_path(self.path, file), "rb") as stream:
-                    for place in {self.storage_data[item.storage_index] for item in items}:
-                        stream.seek(place.offset)
-                        files.check_archive(io.BytesIO(stream.read(place.length)))
+                    places = [self.storage_data[item.storage_index] for item in items]
+                    for offset, num_bytes in {(place.offset, place.length) for place in places}:
+                        stream.seek(offset)
+                        files.check_archive(io.BytesIO(stream.read(num_bytes)))
                 super().read_data(replace(plan, items=items), planner)
             except FileNotFoundError as error:
                 raise _unreadable(self._content.directory, f"has no {file}") from error

@@ -7,9 +7,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import FunctionType, MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType
 
 import torch
 from attrs import frozen
@@ -79,10 +79,10 @@ class Check:
             raise ConformanceError(self.name, {0: [finding]}, in_step=False) from cause
         trial = Trial(make_strategy, directory, rtol, ranks)
         error, kind = _run(self.function, trial, timeout_seconds)
-        everywhere = ranks.end(trial.findings, kind)
-        findings = {rank: [_NO_END] if ended is None else ended[0] for rank, ended in everywhere.items()}
-        if any(findings.values()):
-            kinds = {_STUCK if ended is None else ended[1] for ended in everywhere.values()}
+        ends = {rank: end or ([_NO_END], _STUCK) for rank, end in ranks.end(trial.findings, kind).items()}
+        if any(findings for findings, _ in ends.values()):
+            kinds = {kind for _, kind in ends.values()}
+            findings = {rank: found for rank, (found, _) in ends.items()}
             raise ConformanceError(self.name, findings, in_step=len(kinds) == 1 and _STUCK not in kinds) from error
 
 
@@ -136,17 +136,15 @@ def _place(thread: threading.Thread) -> str:
     return " > ".join(f"{Path(entry.filename).name}:{entry.lineno} {entry.name}" for entry in entries)
 
 
-def _checks_of(module: ModuleType) -> Iterator[Check]:
-    """Yield the checks of a module: its public functions, in the order of their definition."""
-    for name, value in vars(module).items():
-        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not name.startswith("_"):
-            yield Check(value)
-
-
 CHECKS: Mapping[str, Check] = MappingProxyType(
-    {check.name: check for module in (protocol_checks, training_checks) for check in _checks_of(module)}
+    {
+        name: Check(value)
+        for module in (protocol_checks, training_checks)
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
 )
-"""The checks by name, basic ones first."""
+"""The checks by name, basic ones first: the public functions of these modules, in the order of their definition."""
 
 
 def run(

@@ -7,7 +7,7 @@ import time
 from collections import namedtuple
 from functools import partialmethod
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,13 +48,17 @@ def processes_are_numbered(trial: Trial) -> None:
     strategy.connect()
     after = {name: int(getattr(strategy, name)) for name in _NUMBERS}
     trial.expect_equal(after, before, "the numbers of a process before and after `connect`")
-    by_rank = trial.ranks.exchange(before)
-    of_all = {name: [numbers[name] for numbers in by_rank] for name in _NUMBERS}
     size, num_data_ranks = trial.ranks.size, before["num_data_ranks"]
-    trial.expect_equal(of_all["global_rank"], list(range(size)), "`global_rank` of all processes")
-    trial.expect_equal(of_all["world_size"], [size] * size, "`world_size` of all processes")
-    trial.expect_equal(of_all["num_data_ranks"], [num_data_ranks] * size, "`num_data_ranks` of all processes")
-    trial.expect_equal(set(of_all["data_rank"]), set(range(num_data_ranks)), "the `data_rank`s of all processes")
+    expected = {
+        "global_rank": list(range(size)),
+        "world_size": [size] * size,
+        "num_data_ranks": [num_data_ranks] * size,
+    }
+    by_rank = trial.ranks.exchange(before)
+    for name, numbers in expected.items():
+        trial.expect_equal([rank[name] for rank in by_rank], numbers, f"`{name}` of all processes")
+    shares = {rank["data_rank"] for rank in by_rank}
+    trial.expect_equal(shares, set(range(num_data_ranks)), "the `data_rank`s of all processes")
     trial.expect_equal(size % num_data_ranks, 0, "the remainder of `world_size` divided by `num_data_ranks`")
     trial.expect(0 <= before["local_rank"] < size, f"`local_rank` must be from 0 to {size - 1}", f"got {before}")
 
@@ -95,16 +99,18 @@ def reduce_combines_element_by_element(trial: Trial) -> None:
     """`reduce` gives mean, sum, max or min over the processes, whatever the dtype; its argument stays as it is."""
     strategy = trial.connect()
     rank, size = trial.ranks.rank, trial.ranks.size
-    for device in dict.fromkeys(("cpu", strategy.device.type)):
-        place = strategy.device if device == strategy.device.type else torch.device(device)
+    for device in {"cpu": torch.device("cpu"), strategy.device.type: strategy.device}.values():
         for dtype in _DTYPES:
             tensors = [_of_rank(src, dtype) for src in range(size)]
-            for op in get_args(ReduceOp):
-                _expect_reduced(trial, strategy, tensors[rank].to(place), tensors, op)
-        own = torch.tensor(2**53 + rank, device=place)  # too large for floating point
+            all_values = torch.stack(tensors).double()
+            _expect_reduced(trial, strategy, tensors[rank].to(device), "mean", all_values.mean(0))
+            _expect_reduced(trial, strategy, tensors[rank].to(device), "sum", all_values.sum(0))
+            _expect_reduced(trial, strategy, tensors[rank].to(device), "max", all_values.amax(0))
+            _expect_reduced(trial, strategy, tensors[rank].to(device), "min", all_values.amin(0))
+        own = torch.tensor(2**53 + rank, device=device)  # too large for floating point
         largest = torch.tensor(2**53 + size - 1)
         trial.expect_equal(strategy.reduce(own, "max").cpu(), largest, "the largest of 64-bit integers")
-        own = torch.tensor(rank, dtype=torch.float64, device=place)
+        own = torch.tensor(rank, dtype=torch.float64, device=device)
         mean = torch.tensor((size - 1) / 2, dtype=torch.float64)  # halves have no rounding
         trial.expect_equal(strategy.reduce(own).cpu(), mean, "the result of `reduce` without `op`, the mean,")
 
@@ -112,11 +118,10 @@ def reduce_combines_element_by_element(trial: Trial) -> None:
 def barriers_wait_for_all(trial: Trial) -> None:
     """`barrier` returns when every process has called it, not before."""
     strategy = trial.connect()
-    rank, size = trial.ranks.rank, trial.ranks.size
     strategy.barrier()
-    for late in range(size):
+    for late in range(trial.ranks.size):
         note = trial.directory / f"late.{late}"
-        if rank == late:
+        if trial.ranks.rank == late:
             time.sleep(_LATE_SECONDS)
             note.touch()
         strategy.barrier()
@@ -128,8 +133,7 @@ def _anything(rank: int) -> dict[str, Any]:
     """Return an object that can be pickled, with another size on each rank."""
     return {
         "rank": rank,
-        "tuple": (rank, [None, 0.5]),
-        "set": {rank, "x"},
+        "tuple": (rank, [None, 0.5], {rank, "x"}),
         "path": Path(f"folder{rank}"),
         "text": "é" * (1 + 100 * rank),
         "tensor": torch.arange(3 * rank + 1, dtype=torch.float64),
@@ -148,31 +152,27 @@ def _of_rank(rank: int, dtype: torch.dtype) -> Tensor:
     return values.abs().to(dtype).T
 
 
-def _expect_reduced(trial: Trial, strategy: Strategy, own: Tensor, tensors: list[Tensor], op: ReduceOp) -> None:
+def _expect_reduced(trial: Trial, strategy: Strategy, own: Tensor, op: ReduceOp, expected: Tensor) -> None:
     what = f"`reduce` of {own.dtype} on {own.device.type} by {op!r}"
     before = own.clone()
     result = strategy.reduce(own, op)
     trial.expect(same(own, before), f"{what} must leave its argument as it is", "it changed")
-    stacked = torch.stack(tensors).double()
-    reduced = {"mean": stacked.mean(0), "sum": stacked.sum(0), "max": stacked.amax(0), "min": stacked.amin(0)}[op]
-    if not trial.expect(isinstance(result, Tensor), f"{what} must be a tensor", f"got {result!r}"):
-        return
     trial.expect_equal(result.device.type, own.device.type, f"the device of {what}")
     if own.is_floating_point():
         trial.expect_equal(result.dtype, own.dtype, f"the dtype of {what}")
     # All but means are exact here; means may be rounded in their dtype, those of integers in 32 bits.
     eps = torch.finfo(own.dtype if own.is_floating_point() else torch.float32).eps if op == "mean" else 0.0
-    close = result.shape == reduced.shape and torch.allclose(result.cpu().double(), reduced, rtol=4 * eps, atol=0.0)
-    trial.expect(close, f"{what} must be {shorten(reduced)}", f"got {shorten(result)}")
+    close = result.shape == expected.shape and torch.allclose(result.cpu().double(), expected, rtol=4 * eps, atol=0.0)
+    trial.expect(close, f"{what} must be {shorten(expected)}", f"got {shorten(result)}")
 
 
 def modules_keep_their_identity_and_move_to_the_device(trial: Trial) -> None:
     """`setup_module` keeps the module, its names, shapes and flags, and brings all of it to the device."""
     module = Subject()
-    before, submodules = _described(module), dict(module.named_modules())
+    before, submodules = _described(module), list(module.modules())
     with StrategyRun(trial, module) as run:
         trial.expect_equal(_described(module), before, "the parameters and buffers of a module that was set up")
-        kept = all(module.get_submodule(name) is submodule for name, submodule in submodules.items())
+        kept = all(one is other for one, other in zip(module.modules(), submodules, strict=False))
         trial.expect(kept, "submodules must be the same objects after `setup_module`", "some were replaced")
         device = run.strategy.device
         for name, value in module.state_dict().items():
@@ -190,11 +190,10 @@ def _described(module: nn.Module) -> dict[str, tuple[Any, ...]]:
 
 def weights_begin_the_same_on_all_ranks(trial: Trial) -> None:
     """After `setup_module` every rank has the weights of the first, though ranks were initialised differently."""
-    first = Subject(seed=0)
     with StrategyRun(trial, Subject(seed=trial.ranks.rank)) as run:
         weights = run.weights()
         trial.expect_same_everywhere(weights, "weights after `setup_module`")
-        trial.expect_close(weights, first.state_dict(), "weights after `setup_module`, those of rank 0,")
+        trial.expect_close(weights, Subject(seed=0).state_dict(), "weights after `setup_module`, those of rank 0,")
 
 
 def models_built_in_model_context_train(trial: Trial) -> None:
@@ -206,8 +205,8 @@ def models_built_in_model_context_train(trial: Trial) -> None:
         trial.expect_same_everywhere(weights, "weights made in `model_context`")
         run.update(0)
         after = run.weights()
-        changed = all(not torch.equal(after[name], value) for name, value in weights.items())
-        trial.expect(changed, "training must change every weight made in `model_context`", "some stayed as they were")
+        kept = [name for name, value in weights.items() if torch.equal(after[name], value)]
+        trial.expect_equal(kept, [], "weights made in `model_context` that training leaves as they were")
         trial.expect_same_everywhere(after, "weights made in `model_context`, once trained,")
 
 
@@ -232,14 +231,16 @@ def values_are_placed_like_parameters(trial: Trial) -> None:
         for number, (name, parameter) in enumerate(run.module.named_parameters()):
             value = torch.full(parameter.shape, 1.0 + number)
             placed = run.strategy.place_like(value, parameter)
-            made, wanted = (
-                (type(one), one.device, getattr(one, "placements", None)) for one in (placed, parameter.data)
-            )
-            trial.expect_equal(made, wanted, f"the type, device and placements of a tensor placed like `{name}`")
+            what = f"the type, device and placements of a tensor placed like `{name}`"
+            trial.expect_equal(_placement(placed), _placement(parameter.data), what)
             trial.expect_equal(whole(placed).float(), value, f"the value that was placed like `{name}`")
             value.zero_()
-            is_copy = bool(whole(placed).all())
-            trial.expect(is_copy, "the tensor that `place_like` returns must be a copy", "it changes with the value")
+            promise = "the tensor that `place_like` returns must be a copy"
+            trial.expect(bool(whole(placed).all()), promise, "it changes with the value")
+
+
+def _placement(tensor: Tensor) -> tuple[Any, ...]:
+    return type(tensor), tensor.device, getattr(tensor, "placements", None)
 
 
 class EchoModule(Subject):
@@ -249,11 +250,9 @@ class EchoModule(Subject):
 
     def _answer(self, name: str, batch: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         inputs = batch["inputs"]
+        nested = [inputs, (None, {"ones": torch.ones_like(inputs, dtype=torch.int64)})]
         answer = {"step": name, "args": args, "kwargs": kwargs, "modes": _modes(self.training), "marker": self.marker}
-        return answer | {
-            "loss": self(inputs).square().mean(),
-            "nested": [inputs, (None, {"ones": torch.ones_like(inputs, dtype=torch.int64)})],
-        }
+        return {**answer, "loss": self(inputs).square().mean(), "nested": nested}
 
     training_step = partialmethod(_answer, "training_step")
     validation_step = partialmethod(_answer, "validation_step")
@@ -278,12 +277,9 @@ def steps_keep_arguments_and_results(trial: Trial) -> None:
             trial.expect_equal(list(result["kwargs"]), ["dataloader_idx", "extra"], f"keyword arguments of `{name}`")
             objects = result["marker"] is marker and result["kwargs"]["extra"] is marker
             trial.expect(objects, f"objects must go through `{name}` as they are", f"got {result['marker']}")
-            inputs = whole(batch["inputs"])
-            nested = pytree.tree_map_only(Tensor, whole, result["nested"])
-            expected = [
-                nested[0],
-                (None, {"ones": torch.ones_like(inputs, dtype=torch.int64)}),
-            ]  # floats may have another precision
+            inputs, nested = whole(batch["inputs"]), pytree.tree_map_only(Tensor, whole, result["nested"])
+            # floats may have another precision
+            expected = [nested[0], (None, {"ones": torch.ones_like(inputs, dtype=torch.int64)})]
             trial.expect_equal(nested, expected, f"the nested result of `{name}`")
             computed = {"inputs": nested[0], "loss": whole(result["loss"])}
             loss = Subject()(inputs).square().mean()
@@ -294,18 +290,17 @@ def steps_see_the_modes_of_their_caller(trial: Trial) -> None:
     """A wrapped step runs in the train or evaluation mode and the gradient mode that its caller set."""
     with StrategyRun(trial, EchoModule()) as run:
         for name in STEPS:
-            cases = ((False, torch.no_grad()), (False, torch.inference_mode()), (True, torch.no_grad()))
-            for training, context in cases:
+            for training, context in ((False, torch.no_grad), (False, torch.inference_mode), (True, torch.no_grad)):
                 run.module.train(training)
-                with context:
+                with context():
                     expected = _modes(training)
                     result = run.steps[name](run.share(0), 0)
                 trial.expect_equal(result["modes"], expected, f"the modes in which `{name}` runs")
         run.module.train()
         result = run.steps["training_step"](run.share(0), 0)
         trial.expect_equal(result["modes"], _modes(True), "the modes in which `training_step` runs")
-        requires = result["loss"].requires_grad
-        trial.expect(requires, "the loss of `training_step` must require gradients", "it does not")
+        promise = "the loss of `training_step` must require gradients"
+        trial.expect(result["loss"].requires_grad, promise, "it does not")
         run.strategy.backward(result["loss"])
 
 
@@ -315,18 +310,13 @@ def evaluation_allows_different_numbers_of_batches(trial: Trial) -> None:
         run.update_both(0)
         num_own, num_most = 1 + run.strategy.data_rank, run.strategy.num_data_ranks
         run.module.eval()
-        for name in STEPS[1:]:
-            with torch.inference_mode():
+        with torch.inference_mode():
+            for name in STEPS[1:]:
                 for batch_idx in range(num_own):
-                    share = run.share(batch_idx)
-                    output = run.steps[name](share, batch_idx)
-                    expected = run.reference.module(whole(share["inputs"]))
-                    trial.expect_close({name: output.cpu()}, {name: expected}, "the output of")
-                for _ in range(num_most - num_own):
+                    run.expect_output(name, batch_idx, "the output of")
+                # without other ranks, it must change nothing
+                for _ in range(num_most - num_own if num_most > 1 else 1):
                     run.strategy.idle_step()
-        if num_most == 1:  # no other rank, so it must change nothing
-            with torch.inference_mode():
-                run.strategy.idle_step()
         run.update_both(1)
         run.expect_alike("after evaluation and an update,")
 

@@ -116,14 +116,9 @@ PLAIN = one(sgd)
 
 
 class Training(Generic[M]):
-    """The training of a module.
-
-    Attributes:
-        module, optimizers: The module and its optimizers.
-    """
+    """The training of a module."""
 
     module: M
-    optimizers: list[Optimizer]
 
     def weights(self) -> dict[str, Tensor]:
         """Return copies of all parameters and buffers by name, whole, on the CPU. Collective if they are sharded."""
@@ -241,6 +236,12 @@ class StrategyRun(Training[M]):
         """Make the same update here and on one device. Collective."""
         self.update(*batch_idxs, clip=clip)
         self.reference.update(*batch_idxs, clip=clip)
+
+    def expect_output(self, name: str, batch_idx: int, what: str) -> None:
+        """Expect the output of a step to be that of one device. Collective."""
+        share = self.share(batch_idx)
+        output = self.steps[name](share, batch_idx).cpu()
+        self.trial.expect_close({name: output}, {name: self.reference.module(whole(share["inputs"]))}, what)
 
     def expect_alike(self, what: str) -> None:
         """Expect the weights of one device, and the same on all ranks. Collective."""

@@ -149,16 +149,13 @@ class Ranks:
         deadline = time.monotonic() + self._timeout_seconds
         for other in range(self.size):
             while not self._has(name, other):
-                problem = f"has not reached it within {self._timeout_seconds:g} s"
-                if self._has("ended", other) and not self._has(name, other):
-                    problem = "has ended the check before it"
-                elif time.monotonic() <= deadline:
-                    time.sleep(_POLL_SECONDS)
-                    continue
-                raise OutOfStepError(
-                    f"Rank {self.rank} waits at exchange {name}, but rank {other} {problem}. Let all ranks make the "
-                    "same exchanges in the same order."
-                )
+                has_ended = self._has("ended", other) and not self._has(name, other)
+                if has_ended or time.monotonic() > deadline:
+                    problem = "has ended the check" if has_ended else f"has not come in {self._timeout_seconds:g} s"
+                    rule = f"the same on all ranks; rank {self.rank} waits, but rank {other} {problem}"
+                    action = "Let all ranks make the same exchanges in the same order."
+                    raise OutOfStepError(must_be("exchanges", rule, int(name), "a check", action))
+                time.sleep(_POLL_SECONDS)
         return [self._get(name, other) for other in range(self.size)]
 
     def end(self, findings: list[str], kind: str | None) -> dict[int, tuple[list[str], str | None] | None]:

@@ -21,7 +21,6 @@ T = TypeVar("T")
 _OPS = {"mean": dist.ReduceOp.SUM, "sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 # Dtypes that the backends cannot reduce, or that would overflow, with the dtype in which they are reduced.
 _WIDER_INTEGERS = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
-_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64)
 # Global, so that no thread of the backend holds the last reference when the interpreter ends.
 _NOTHING = torch.zeros(1)
 
@@ -37,8 +36,7 @@ def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
         ValueError: If there is no such rank.
     """
     num_ranks = group.size()
-    rule = f"from 0 to {num_ranks - 1}"
-    require(0 <= src < num_ranks, "src", rule, src, "broadcast", "Pass an existing rank.")
+    require(0 <= src < num_ranks, "src", f"from 0 to {num_ranks - 1}", src, "broadcast")
     is_source = dist.get_rank() == src
     payload = [to_bytes(value) if is_source else None]
     with _noting("broadcast"):
@@ -128,7 +126,7 @@ def _to_own_device(tensor: Tensor, requires_grad: bool) -> Tensor:
 
 def _dtypes(given: torch.dtype, op: ReduceOp) -> tuple[torch.dtype, torch.dtype]:
     """Return the dtype in which a reduction is computed, and the dtype of its result."""
-    if given is torch.bool or given in _INTEGERS:
+    if not given.is_floating_point and not given.is_complex:
         if op == "mean":
             return torch.float64, torch.get_default_dtype()
         if op == "sum":

@@ -100,15 +100,14 @@ def _from_variables(variables: Mapping[str, str]) -> ProcessEnvironment:
     rank, world_size = _number_or_none(variables, "RANK"), _number_or_none(variables, "WORLD_SIZE")
     if rank is None or world_size is None:
         missing, other = ("RANK", "WORLD_SIZE") if rank is None else ("WORLD_SIZE", "RANK")
-        rule = f"set where `{other}` is"
-        action = "Set both, as torchrun does, or neither."
-        raise RuntimeError(must_be(missing, rule, variables.get(missing), _WHERE, action))
+        value, action = variables.get(missing), "Set both, as torchrun does, or neither."
+        raise RuntimeError(must_be(missing, f"set where `{other}` is", value, _WHERE, action))
     rule = f"from 0 to `WORLD_SIZE` - 1 = {world_size - 1}"
     require(0 <= rank < world_size, "RANK", rule, rank, _WHERE, "Number the processes from 0.")
     rule, action = f"set where `WORLD_SIZE` is {world_size}", "Set it to the address of rank 0, or start with torchrun."
     for name in ("MASTER_ADDR", "MASTER_PORT"):
-        value = variables.get(name)
-        require(world_size == 1 or bool(value), name, rule, value, _WHERE, action, RuntimeError)
+        is_set = world_size == 1 or bool(variables.get(name))
+        require(is_set, name, rule, variables.get(name), _WHERE, action, RuntimeError)
     return ProcessEnvironment("variables", rank, world_size, *_local_facts(variables), "env://")
 
 
@@ -142,11 +141,8 @@ def _local_facts(variables: Mapping[str, str]) -> tuple[int | None, int | None, 
     if "LOCAL_RANK" not in variables and "RANK" not in variables and _is_slurm_task(variables):
         node_idx = _number_or_none(variables, "SLURM_NODEID") or 0
         num_local = _tasks_of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node_idx)
-        return (
-            _number_or_none(variables, "SLURM_LOCALID"),
-            num_local,
-            _number_or_none(variables, "SLURM_STEP_NUM_NODES"),
-        )
+        num_nodes = _number_or_none(variables, "SLURM_STEP_NUM_NODES")
+        return _number_or_none(variables, "SLURM_LOCALID"), num_local, num_nodes
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
     local_rank, local_world_size, num_nodes = (_number_or_none(variables, name) for name in names)
     return local_rank, local_world_size, num_nodes
@@ -164,15 +160,14 @@ def _number_or_none(variables: Mapping[str, str], name: str) -> int | None:
     value = variables.get(name)
     if not value:
         return None
-    action = "Start the processes with torchrun or srun."
-    require(value.isdecimal(), name, "a number from 0", value, _WHERE, action)
+    require(value.isdecimal(), name, "a number from 0", value, _WHERE, "Start the processes with torchrun or srun.")
     return int(value)
 
 
-def check_int(name: str, value: object, minimum: int, where: str, action: str) -> None:
+def check_int(name: str, value: object, minimum: int, where: str) -> None:
     """Raise `ValueError` unless an argument is an int of at least `minimum`, 0 or 1."""
     is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-    require(is_valid, name, "a positive int" if minimum else "an int from 0", value, where, action)
+    require(is_valid, name, "a positive int" if minimum else "an int from 0", value, where)
 
 
 def needs_launch(environment: ProcessEnvironment, num_processes: int, max_restarts: int, where: str) -> bool:
@@ -188,16 +183,15 @@ def needs_launch(environment: ProcessEnvironment, num_processes: int, max_restar
         ValueError: If `max_restarts` is negative, or contradicts the launcher's.
         RuntimeError: As `command_line`.
     """
-    check_int("max_restarts", max_restarts, 0, where, "Pass the maximum number of restarts of all processes.")
+    check_int("max_restarts", max_restarts, 0, where)
     if environment.source == "alone":
         is_launcher = num_processes > 1 or max_restarts > 0
         if is_launcher:
             command_line(num_processes, where)
         return is_launcher
     of_agent = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
-    rule = f"{of_agent}, as for the launcher of this process, or left out"
-    action = f"Leave it out, or start with `torchrun --max-restarts={max_restarts}`."
-    require(max_restarts in (0, of_agent), "max_restarts", rule, max_restarts, where, action)
+    rule, is_same = f"{of_agent}, as for the launcher of this process, or left out", max_restarts in (0, of_agent)
+    require(is_same, "max_restarts", rule, max_restarts, where, f"Start `torchrun --max-restarts={max_restarts}`.")
     return False
 
 
@@ -229,24 +223,17 @@ def script_position(arguments: Sequence[str]) -> int | None:
     """
     position = 1
     while position < len(arguments):
-        argument = arguments[position]
-        if not argument.startswith("-"):
+        option = re.fullmatch(r"-(?:-.*|[^cmWX-]*(?:([cmWX])(.*))?)", arguments[position])
+        if option is None:  # the script
             return position
-        if argument == "-":
+        letter, value = option.groups()
+        if letter == "c" or arguments[position] == "-":
             return None
-        position += 2 if argument == "--check-hash-based-pycs" else 1
-        if argument.startswith("--"):
-            continue
-        for idx, letter in enumerate(argument[1:], 1):
-            is_last = idx == len(argument) - 1
-            if letter == "c":
-                return None
-            if letter == "m":  # the module follows, in this argument or in the next one
-                module = position if is_last else position - 1
-                return module if module < len(arguments) else None
-            if letter in "WX":
-                position += is_last
-                break
+        has_separate_value = value == "" or arguments[position] == "--check-hash-based-pycs"
+        position += has_separate_value
+        if letter == "m":
+            return position if position < len(arguments) else None
+        position += 1
     return None
 
 

@@ -26,18 +26,7 @@ import torch.distributed as dist
 from attrs import field, frozen
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from camshaft.strategies.launch.peers import (
-    OwnPosition,
-    PeerProcess,
-    ProcessPosition,
-    describe_positions,
-    missing_ranks,
-    own_identity,
-    position_key,
-    print_stacks_on_signal,
-    stack_of_run,
-    to_stored,
-)
+from camshaft.strategies.launch import peers
 
 _STATUS = 1
 _LONGEST_GRACE_SECONDS = 3.0
@@ -54,21 +43,25 @@ class FailureWatch:
         timeout: The time within which all processes end after a failure. A process that has not failed itself is ended
             a few seconds after the failed process ended, or after half of the time; one that has failed has all of it
             to handle its error. If all have failed, none is ended: each handles its own error.
+
+    Attributes:
+        timeout_seconds: The time within which all processes end after a failure.
+        failure: The first failure that is known here, of this rank or another.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout: timedelta) -> None:
         self._store: Store = store.clone()  # type: ignore[attr-defined]
         self._store_of_thread: Store = store.clone()  # type: ignore[attr-defined]
         self._rank, self._world_size = rank, world_size
-        self._timeout = timeout.total_seconds()
+        self.timeout_seconds = self._timeout = timeout.total_seconds()
+        self.failure: Failure | None = None
         self._interval = min(1.0, max(0.05, self._timeout / 20))
         self._process_id = os.getpid()
-        self._first: Failure | None = None
         self._own: str | None = None
         self._own_since = self._first_since = self._left_since = float("inf")
         self._is_informed = self._has_first_rank_left = self._is_store_lost = self._is_done = False
         self._has_printed_stack = self._is_store_silent = False
-        self._here = OwnPosition()
+        self._here = peers.OwnPosition()
         self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="camshaft-failure-watch", daemon=True)
         self._looking = threading.Thread(target=self._keep_looking, name="camshaft-failure-look", daemon=True)
@@ -76,22 +69,12 @@ class FailureWatch:
         self._allowed_rounds = max(2, round(self._timeout / 2 / self._interval))
         self._num_unanswered = 0
         others = sorted({(rank + 1) % world_size, (rank - 1) % world_size} - {rank})
-        self._peers = [PeerProcess(other, self._timeout / 2, self._interval) for other in others]
-
-    @property
-    def timeout_seconds(self) -> float:
-        """The time within which all processes end after a failure."""
-        return self._timeout
-
-    @property
-    def failure(self) -> Failure | None:
-        """The first failure that is known here, of this rank or another."""
-        return self._first
+        self._peers = [peers.PeerProcess(other, self._timeout / 2, self._interval) for other in others]
 
     def start(self) -> None:
         """Start the threads."""
-        self._store.set(f"process/{self._rank}", f"{own_identity()}/{print_stacks_on_signal() or 0}")
-        self._store.set(position_key(self._rank), to_stored(self._here.look()))
+        self._store.set(f"process/{self._rank}", f"{peers.own_identity()}/{peers.print_stacks_on_signal() or 0}")
+        self._store.set(peers.position_key(self._rank), peers.to_stored(self._here.look()))
         self._looking.start()
         self._thread.start()
 
@@ -108,18 +91,19 @@ class FailureWatch:
             self._here.freeze(error)
         self._own, self._own_since = error_text(error), time.monotonic()
         first = self._publish(error, may_follow)
-        self._first = first
+        self.failure = first
         if first.rank != self._rank:
             error.add_note(f"Rank {first.rank} failed first: {first.text}")
         self._write_error_file(error_text(error), "".join(traceback.format_exception(error)))
 
     def check(self, collective: str) -> None:
         """Raise `CollectiveError` if a rank has failed, as it would not join a collective."""
-        if self._own is None and self._first is None:
+        if self._own is not None:
+            cause, text = "this process", self._own
+        elif self.failure is not None:
+            cause, text = f"rank {self.failure.rank}", self.failure.text
+        else:
             return
-        first = self._first
-        cause = "this process" if self._own is not None or first is None else f"rank {first.rank}"
-        text = self._own if self._own is not None or first is None else first.text
         raise CollectiveError(
             f"`{collective}` must be called while no process has failed, but got a call on rank {self._rank} after "
             f"{cause} failed: {text}. Handle that error first."
@@ -130,11 +114,11 @@ class FailureWatch:
         if os.getpid() != self._process_id:
             return
         self._is_leaving.set()
-        if self._first is not None:
+        if self.failure is not None:
             self._kill_silent_neighbours()
         try:
             if not self._is_store_lost:
-                self._store.set(position_key(self._rank), to_stored(self._here.leave()))
+                self._store.set(peers.position_key(self._rank), peers.to_stored(self._here.leave()))
                 self._store.set(f"left/{self._rank}", "1")
                 self._inform(self._store)
                 if self._rank == 0:
@@ -169,33 +153,33 @@ class FailureWatch:
         try:
             if not self._is_store_lost:
                 self._store.add("num_failed", 1)
-                positions: dict[int, ProcessPosition] = {}
+                positions: dict[int, peers.ProcessPosition] = {}
                 if may_follow and not self._await_cause():
                     positions = self._positions(self._store)
-                    missing = missing_ranks(positions)
-                    where = describe_positions(positions, missing, self._interval)
+                    missing = peers.missing_ranks(positions)
+                    where = peers.describe_positions(positions, missing, self._interval)
                     own = Failure(self._rank, f"{own.text}\n{where}", missing=missing)
-                first: Failure = pickle.loads(self._store.compare_set("failure", "", to_stored(own)))
+                first: Failure = pickle.loads(self._store.compare_set("failure", "", peers.to_stored(own)))
                 if positions and first == own:
                     error.add_note(where)
                     self._await_stacks([rank for rank in own.missing if not positions[rank].collective])
                 return first
         except dist.DistError:
             self._is_store_lost = True
-        return self._first or (self._store_failure() if may_follow else own)
+        return self.failure or (self._store_failure() if may_follow else own)
 
     def _await_cause(self) -> bool:
         """Wait for another rank to publish the cause of this one's failure. Returns whether one did."""
-        self._store.set(position_key(self._rank), to_stored(self._here.look()))
+        self._store.set(peers.position_key(self._rank), peers.to_stored(self._here.look()))
         return _wait_until(lambda: self._store.check(["failure"]), 2 * self._interval + 0.5)
 
     def _has_everyone(self, counter: str) -> bool:
         """Return whether every process has counted itself."""
         return bool(self._store.add(counter, 0) >= self._world_size)
 
-    def _positions(self, store: Store) -> dict[int, ProcessPosition]:
+    def _positions(self, store: Store) -> dict[int, peers.ProcessPosition]:
         """Return the last published position of each process, by rank."""
-        keys = {rank: position_key(rank) for rank in range(self._world_size)}
+        keys = {rank: peers.position_key(rank) for rank in range(self._world_size)}
         return {rank: pickle.loads(store.get(key)) for rank, key in keys.items() if store.check([key])}
 
     def _await_stacks(self, missing: list[int]) -> None:
@@ -204,8 +188,8 @@ class FailureWatch:
         keys = [f"stack/{rank}" for rank in missing]
         _wait_until(lambda: self._store.check(keys), 2 * self._interval + 0.5)
         silent = [rank for rank in missing if not self._store.check([f"stack/{rank}"])]
-        peers = [PeerProcess(rank, self._timeout / 2, self._interval) for rank in silent]
-        if any([peer.print_stack(self._store) for peer in peers]):
+        processes = [peers.PeerProcess(rank, self._timeout / 2, self._interval) for rank in silent]
+        if any([process.print_stack(self._store) for process in processes]):
             time.sleep(_SECONDS_TO_PRINT)
 
     def _run(self) -> None:
@@ -219,23 +203,21 @@ class FailureWatch:
             self._end_if_due()
 
     def _keep_looking(self) -> None:
-        while not self._is_leaving.wait(self._interval) and not self._is_store_lost:
+        while not (self._is_leaving.wait(self._interval) or self._is_store_lost or self._is_done):
             try:
                 self._is_done = self._look(self._store_of_thread)
             except dist.DistError:
                 self._is_store_lost = True
-            if self._is_done:
-                return
             self._num_unanswered = 0
 
     def _look(self, store: Store) -> bool:
         """Publish a sign of life and look for others'. Returns whether the watch is done."""
-        store.set(position_key(self._rank), to_stored(self._here.look()))
+        store.set(peers.position_key(self._rank), peers.to_stored(self._here.look()))
         if store.check(["failure"]):
             self._receive(pickle.loads(store.get("failure")))
-            assert self._first is not None
+            assert self.failure is not None
             self._inform(store)
-            if store.check([f"left/{self._first.rank}"]):
+            if store.check([f"left/{self.failure.rank}"]):
                 self._left_since = min(self._left_since, time.monotonic())
             # If all have failed, each handles its own error.
             return store.add("num_failed", 0) >= self._world_size
@@ -247,27 +229,27 @@ class FailureWatch:
         for peer in self._peers:
             reason = peer.check(store)
             if reason is not None:
-                reason += "\n" + describe_positions(self._positions(store), [], self._interval)
+                reason += "\n" + peers.describe_positions(self._positions(store), [], self._interval)
                 peer.print_stack(store)
                 # Received in the next round: another process may have published a failure first.
-                store.compare_set("failure", "", to_stored(Failure(peer.rank, reason)))
+                store.compare_set("failure", "", peers.to_stored(Failure(peer.rank, reason)))
                 store.set(f"left/{peer.rank}", "1")
         return False
 
     def _receive(self, failure: Failure) -> None:
         if self._first_since == float("inf"):
             self._first_since = time.monotonic()
-            self._first = self._first or failure
+            self.failure = self.failure or failure
             # Of the ranks that have not failed themselves, the first one to receive it prints it.
             if failure.rank != self._rank and (self._is_store_lost or self._store_of_thread.add("num_printed", 1) == 1):
                 print_message(f"Rank {failure.rank} failed, which ends the run on every rank: {failure.text}")
             if self._rank in failure.missing and self._own is None:
                 self._has_printed_stack = True
-                print_message(f"Rank {self._rank}, which the others wait for, is at:\n{stack_of_run()}")
+                print_message(f"Rank {self._rank}, which the others wait for, is at:\n{peers.stack_of_run()}")
                 self._store_of_thread.set(f"stack/{self._rank}", "1")
 
     def _end_if_due(self) -> None:
-        if self._first is None:
+        if self.failure is None:
             return
         now = time.monotonic()
         if self._own is not None:
@@ -276,8 +258,8 @@ class FailureWatch:
             grace = min(_LONGEST_GRACE_SECONDS, self._timeout / 4)
             is_due = now > self._left_since + grace or now > self._first_since + self._timeout / 2
         if is_due:
-            text = f"Rank {self._rank} was ended, because rank {self._first.rank} failed: {self._first.text}"
-            stack = stack_of_run()
+            text = f"Rank {self._rank} was ended, because rank {self.failure.rank} failed: {self.failure.text}"
+            stack = peers.stack_of_run()
             print_message(text if self._has_printed_stack else f"{text}\nIt was at:\n{stack}")
             self._kill_silent_neighbours()
             self._write_error_file(text, stack)
@@ -292,10 +274,10 @@ class FailureWatch:
                 print_message(f"Rank {peer.rank}, which gave no sign of life, was killed by rank {self._rank}.")
 
     def _write_error_file(self, text: str, stack: str) -> None:
-        assert self._first is not None
+        assert self.failure is not None
         # The agent reports the earliest of its processes' failures, in whole seconds.
-        is_first = self._first.rank == self._rank
-        write_error_file(text, stack, self._first.unix_seconds + (0 if is_first else 1))
+        is_first = self.failure.rank == self._rank
+        write_error_file(text, stack, self.failure.unix_seconds + (0 if is_first else 1))
 
     def _inform(self, store: Store) -> None:
         """Count this process, once, as one that rank 0 need not wait for when it ends."""
@@ -312,7 +294,7 @@ class FailureWatch:
         reason = "was stopped, hangs" if self._is_store_silent else "was killed (as when memory runs out), crashed"
         seen = {peer.rank: peer.position for peer in self._peers if peer.rank == 0}
         positions = {**{rank: one for rank, one in seen.items() if one is not None}, self._rank: self._here.look()}
-        where = describe_positions(positions, [], self._interval)
+        where = peers.describe_positions(positions, [], self._interval)
         return Failure(0, f"its process {reason}, or cannot be reached.\n{where}")
 
 

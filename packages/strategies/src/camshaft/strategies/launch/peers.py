@@ -110,17 +110,14 @@ class PeerProcess:
 
     def _identify(self, store: Store) -> bool:
         key = f"process/{self.rank}"
-        if not store.check([key]):
-            return False
-        identity, _, stack_signal = store.get(key).decode().rpartition("/")
-        place, _, number = identity.rpartition("/")
-        self._stack_signal = int(stack_signal)
-        own_place = own_identity().rpartition("/")[0]
-        if place == own_place and hasattr(os, "pidfd_open"):
-            with suppress(OSError):
-                self._handle = os.pidfd_open(int(number))
-        self._is_known = True
-        return True
+        self._is_known = store.check([key])
+        if self._is_known:
+            place, number, stack_signal = store.get(key).decode().rsplit("/", 2)
+            self._stack_signal = int(stack_signal)
+            if place == own_identity().rpartition("/")[0] and hasattr(os, "pidfd_open"):
+                with suppress(OSError):
+                    self._handle = os.pidfd_open(int(number))
+        return self._is_known
 
     def _check_heartbeat(self, store: Store) -> str | None:
         key = position_key(self.rank)
@@ -220,10 +217,8 @@ class ProcessPosition:
     @property
     def text(self) -> str:
         """The stage, epoch, batch, hook and collective, as far as they are known."""
-        parts = [self.place or "outside of a run"]
-        parts += [f"hook `{self.hook}`"] if self.hook else []
-        parts += [self.activity] if self.activity else []
-        parts += [f"collective `{self.collective}`"] if self.collective else []
+        hook, collective = self.hook and f"hook `{self.hook}`", self.collective and f"collective `{self.collective}`"
+        parts = filter(None, [self.place or "outside of a run", hook, self.activity, collective])
         return "its script has ended" if self.has_left else ", ".join(parts)
 
     def describe(self, now: float, silent_after: float) -> str:

@@ -51,10 +51,10 @@ def place_process(
     """
     kind = _device_kind(accelerator, where)
     device_idxs, num_devices = _read_devices(devices, kind, where)
-    check_int("num_nodes", num_nodes, 1, where, "Pass the number of machines.")
+    check_int("num_nodes", num_nodes, 1, where)
     if environment.source == "alone":
-        action = "Start the script on every machine with torchrun or srun."
-        require(num_nodes == 1, "num_nodes", "1 in a process that is started alone", num_nodes, where, action)
+        rule, action = "1 in a process that is started alone", "Start it on every machine with torchrun or srun."
+        require(num_nodes == 1, "num_nodes", rule, num_nodes, where, action)
         # Without a launcher: one process per GPU, or one on the CPU.
         num_local = num_devices or (_num_devices(kind) if kind == "cuda" else 1)
         local_rank, world_size, nodes = 0, num_local, 1
@@ -62,8 +62,7 @@ def place_process(
         local_rank, num_local, nodes = _local(environment, num_nodes, where)
         world_size = environment.world_size
         rule = f"{num_local}, as many processes as were started on this machine, or 'auto'"
-        action = f"Leave it out, or start {num_devices} processes per machine."
-        require(num_devices in (None, num_local), "devices", rule, devices, where, action)
+        require(num_devices in (None, num_local), "devices", rule, devices, where)
     device = _device(kind, device_idxs, local_rank, num_local, where)
     sees_own_only = kind == "cuda" and device_idxs is None and _num_devices(kind) == 1
     device_ids = device_idxs or ([0] if sees_own_only else range(num_local))
@@ -115,8 +114,7 @@ def _local(environment: ProcessEnvironment, num_nodes: int, where: str) -> tuple
     if known is None and num_local is not None:
         known = -(-world_size // num_local)
     rule = f"{known}, as many machines as the processes were started on, or left out"
-    fits = known is None or num_nodes in (1, known)
-    require(fits, "num_nodes", rule, num_nodes, where, "Leave it out, or start as many.")
+    require(known is None or num_nodes in (1, known), "num_nodes", rule, num_nodes, where)
     nodes = known if known is not None else num_nodes
     if num_local is None:
         rule = f"a divisor of the {world_size} processes that were started"
@@ -154,7 +152,7 @@ def choose_device(accelerator: str = "auto", device_idx: int = 0) -> torch.devic
         RuntimeError: If this machine has no such accelerator.
     """
     rule, where = f"one of {', '.join(ACCELERATORS)}", "choose_device"
-    require(accelerator in ACCELERATORS, "accelerator", rule, accelerator, where, "Pass one of these.")
+    require(accelerator in ACCELERATORS, "accelerator", rule, accelerator, where)
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     candidates = {"auto": ("cuda", "mps", "cpu"), "gpu": ("cuda", "mps")}.get(accelerator, (accelerator,))
     kind = next((candidate for candidate in candidates if available[candidate]), None)
@@ -162,6 +160,5 @@ def choose_device(accelerator: str = "auto", device_idx: int = 0) -> torch.devic
         action = f"Torch {torch.__version__} does not find it: pass 'cpu', or install a torch build for it."
         raise RuntimeError(must_be("accelerator", "present on this machine", accelerator, where, action))
     count = torch.cuda.device_count() if kind == "cuda" else 1
-    rule, where = f"from 0 to {count - 1}", f"choose_device({kind!r})"
-    require(0 <= device_idx < count, "device_idx", rule, device_idx, where, "Pass one of these.")
+    require(0 <= device_idx < count, "device_idx", f"from 0 to {count - 1}", device_idx, f"choose_device({kind!r})")
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, device_idx)

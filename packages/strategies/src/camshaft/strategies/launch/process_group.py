@@ -8,12 +8,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache, partial
 from types import TracebackType
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import torch
@@ -61,10 +59,12 @@ class JoinedGroup:
         del self.default, self.cpu_group
 
 
-_JOIN_ACTION = (
-    "Call torch.distributed.init_process_group(backend, rank=..., world_size=...) in it, or the function that it gets, "
-    "or remove it."
-)
+JoinProcesses = Callable[..., None]
+"""A function that initialises torch's default process group in place of a strategy, on every rank.
+
+It is called with the strategy's own function, and `is_started_by_slurm`: whether the processes are tasks of SLURM.
+"""
+
 _joined: JoinedGroup | None = None
 # By rank and world size.
 _stores: dict[tuple[int, int], Store] = {}
@@ -248,18 +248,6 @@ def _register_exit_hooks() -> None:
     sys.excepthook = hook
 
 
-class JoinProcesses(Protocol):
-    """A function that initialises torch's default process group, in place of a strategy."""
-
-    def __call__(self, join: Callable[[], None], /, *, is_started_by_slurm: bool) -> None:
-        """Initialise the default process group. Collective.
-
-        Args:
-            join: The strategy's own function.
-            is_started_by_slurm: Whether the processes are tasks of SLURM.
-        """
-
-
 def custom_join(join: JoinProcesses, default: Callable[[], None], this: ProcessEnvironment, store: Store) -> None:
     """Initialise the default process group by a custom function. Collective.
 
@@ -288,8 +276,14 @@ def custom_join(join: JoinProcesses, default: Callable[[], None], this: ProcessE
         "MASTER_PORT": store.get("master_port").decode(),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
-    with _variables(values):
+    before = {name: os.environ[name] for name in values if name in os.environ}
+    os.environ.update(values)
+    try:
         join(default, is_started_by_slurm=this.source == "slurm")
+    finally:  # later strategies would take them for a launcher's
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
     expected = (this.global_rank, this.world_size)
     found = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else None
     if found != expected:
@@ -297,17 +291,5 @@ def custom_join(join: JoinProcesses, default: Callable[[], None], this: ProcessE
             dist.destroy_process_group()  # its threads must end before the interpreter
         name = getattr(join, "__qualname__", type(join).__qualname__)
         rule = f"initialised by `{name}` as rank {this.global_rank} of {this.world_size}"
-        raise RuntimeError(must_be("process group", rule, found, "connect", _JOIN_ACTION))
-
-
-@contextmanager
-def _variables(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables inside only: later strategies would take them for a launcher's."""
-    before = {name: os.environ[name] for name in values.keys() & os.environ.keys()}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            os.environ.pop(name, None)
-        os.environ.update(before)
+        action = "Call torch.distributed.init_process_group in it, or the function that it gets, or remove it."
+        raise RuntimeError(must_be("process group", rule, found, "connect", action))

@@ -62,7 +62,7 @@ class ScaledPrecision(AutocastPrecision):
             ("backoff_factor", backoff_factor, "between 0 and 1", 0 < backoff_factor < 1),
             ("growth_interval", growth_interval, "at least 1", growth_interval >= 1),
         ):
-            require(holds, field, rule, value, _WHERE, "Pass such a value, or leave it out.")
+            require(holds, field, rule, value, _WHERE)
         self._scaler = torch.amp.GradScaler(
             device_type,
             init_scale=init_scale,
@@ -72,7 +72,9 @@ class ScaledPrecision(AutocastPrecision):
         )
         self._optimizers: dict[int, ScaledOptimizer] = {}
         # Stands for an optimizer to the scaler: its infinite gradient informs it of an overflow on another rank.
-        self._overflow_elsewhere = SimpleNamespace(param_groups=[{"params": [_with_infinite_gradient()]}])
+        infinite = torch.zeros(1)
+        infinite.grad = torch.full((1,), float("inf"))
+        self._overflow_elsewhere = SimpleNamespace(param_groups=[{"params": [infinite]}])
         self._has_noted_overflow = False  # since the scale last changed
         self._has_scaled = False
         self._is_loss_scaled = False  # true during `differentiate` in `backward`
@@ -125,12 +127,10 @@ class ScaledPrecision(AutocastPrecision):
         """
         kind = type(optimizer).__name__
         rule = "another than LBFGS, which cannot skip a step that overflowed, under precision='16-mixed'"
-        action = "Use another optimizer, or 'bf16-mixed'."
-        require(not isinstance(optimizer, LBFGS), "optimizer", rule, kind, _WHERE, action, TypeError)
+        require(not isinstance(optimizer, LBFGS), "optimizer", rule, kind, _WHERE, "Use 'bf16-mixed'.", TypeError)
         dtypes = {parameter.dtype for group in optimizer.param_groups for parameter in group["params"]}
         rule = "an optimizer without float16 parameters under precision='16-mixed'"
-        action = "Keep the module in float32, or pass '16-true'."
-        require(torch.float16 not in dtypes, "optimizer", rule, kind, _WHERE, action)
+        require(torch.float16 not in dtypes, "optimizer", rule, kind, _WHERE, "Keep the module in float32.")
         known = self._optimizers.pop(id(optimizer), None)
         if known is not None:
             known.release()
@@ -145,8 +145,8 @@ class ScaledPrecision(AutocastPrecision):
         """
         scaled = self._optimizers.get(id(optimizer))
         if scaled is None:
-            rule, action = "one that was set up", "Pass one that `setup_optimizers` returned."
-            raise ValueError(must_be("optimizer", rule, type(optimizer).__name__, f"{_WHERE}.unscale", action))
+            kind, action = type(optimizer).__name__, "Pass one that `setup_optimizers` returned."
+            raise ValueError(must_be("optimizer", "one that was set up", kind, f"{_WHERE}.unscale", action))
         if scaled.has_gradients():
             self._unscale(scaled)
 
@@ -356,12 +356,6 @@ ScaledStep = Callable[[ScaledOptimizer, Callable[[], Any]], Any]
 
 class _OverflowError(Exception):
     """Overflowing gradients, which end the step of an optimizer."""
-
-
-def _with_infinite_gradient() -> Tensor:
-    parameter = torch.zeros(1)
-    parameter.grad = torch.full((1,), float("inf"))
-    return parameter
 
 
 def _local_part(parameter: Any) -> Tensor:

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._device import DeviceContext
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,6 +33,7 @@ from camshaft.strategies.sharding.operation_recorder import (
     Operation,
     OperationRecorder,
     TensorRef,
+    aten_name,
     execute_on_meta,
     storage_key,
     traits_of,
@@ -40,15 +41,9 @@ from camshaft.strategies.sharding.operation_recorder import (
 )
 from camshaft.strategies.sharding.state import distribute
 
-_FACTORIES = frozenset(
-    (
-        *(torch.arange, torch.empty, torch.empty_permuted, torch.empty_strided, torch.eye, torch.full),
-        *(torch.linspace, torch.logspace, torch.ones, torch.rand, torch.randint, torch.randn, torch.randperm),
-        *(torch.range, torch.tril_indices, torch.triu_indices, torch.zeros, torch.scalar_tensor),
-        *(torch.bartlett_window, torch.blackman_window, torch.hamming_window, torch.hann_window),
-        *(torch.kaiser_window, torch.fft.fftfreq, torch.fft.rfftfreq),
-    )
-)
+# What makes a tensor of given values, or of another layout, is carried out.
+_REAL = (torch.tensor, torch.as_tensor, torch.asarray, torch.nested.nested_tensor, torch.empty_quantized)
+_FACTORIES = {make for make in _device_constructors() if make not in _REAL and "sparse" not in make.__name__}
 _OF_MODULES = frozenset(vars(nn.Module()))
 _IS_META = vars(torch._C.TensorBase)["is_meta"].__get__
 _READERS = (Tensor.tolist, Tensor.numpy)
@@ -175,10 +170,8 @@ class _Target:
             real: Tensor = distribute(full, self.tensor, self.device)
         else:
             real = full.detach().clone().to(self.device)
-        if isinstance(self.tensor, nn.Parameter):
-            real = nn.Parameter(real, self.tensor.requires_grad)
-        else:
-            real.requires_grad_(self.tensor.requires_grad)
+        is_trained, is_parameter = self.tensor.requires_grad, isinstance(self.tensor, nn.Parameter)
+        real = nn.Parameter(real, is_trained) if is_parameter else real.requires_grad_(is_trained)
         vars(real).update(vars(self.tensor))
         return real
 
@@ -266,14 +259,8 @@ def _replace(module: nn.Module, real: dict[int, Tensor]) -> None:
                 vars(part)[name] = pytree.tree_map(lambda leaf: real.get(id(leaf), leaf), value)
 
 
-_KEEPS_LAYOUT = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("_to_copy", "alias", "clone", "detach"),
-        *(f"{name}_like" for name in ("empty", "full", "ones", "zeros")),
-    )
-)
-_HAS_NO_VALUES = frozenset(f"aten::{name}" for name in ("empty_like", "new_empty", "new_empty_strided", "new_zeros"))
+_KEEPS_LAYOUT = ("_to_copy", "alias", "clone", "detach", "empty_like", "full_like", "ones_like", "zeros_like")
+_HAS_NO_VALUES = ("empty_like", "new_empty", "new_empty_strided", "new_zeros")
 
 
 class FullValues:
@@ -321,7 +308,7 @@ class FullValues:
             result = function(*whole_args, **whole_kwargs)
         else:
             result = self._recorder.dispatch(function, whole_args, whole_kwargs)
-        if function._schema.name in _KEEPS_LAYOUT and isinstance(args[0], DTensor):
+        if aten_name(function) in _KEEPS_LAYOUT and isinstance(args[0], DTensor):
             like = execute_on_meta(function, args, kwargs)
             local = _local(like)
             self._known[storage_key(local)] = (local, result)
@@ -384,8 +371,8 @@ class FullValues:
 
 def _have_own_values(history: list[Operation]) -> bool:
     """Return whether operations on a storage gave it other values than copies of its sources."""
-    names = [operation.function._schema.name for operation in history]
-    return bool(names) and (names[0] not in _HAS_NO_VALUES or any(name != "aten::copy_" for name in names[1:]))
+    names = [aten_name(operation.function) for operation in history]
+    return bool(names) and (names[0] not in _HAS_NO_VALUES or any(name != "copy_" for name in names[1:]))
 
 
 def _local(sharded: DTensor) -> Tensor:

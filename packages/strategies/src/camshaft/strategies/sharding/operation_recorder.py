@@ -24,12 +24,9 @@ WHERE = "the hooks that build the model"
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
-_WRITES_ONLY = frozenset(
-    f"aten::{name}_"
-    for name in (
-        *("bernoulli", "cauchy", "copy", "exponential", "fill", "geometric", "log_normal", "normal", "random"),
-        *("uniform", "zero"),
-    )
+_WRITES_ONLY = (
+    *("bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_", "random_"),
+    *("uniform_", "zero_"),
 )
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
@@ -125,11 +122,11 @@ class _Traits:
         schema, tags = function._schema, function.tags
         aliases = [(idx, argument.name, argument.alias_info) for idx, argument in enumerate(schema.arguments)]
         written = [(idx, name) for idx, name, alias in aliases if alias is not None and alias.is_write]
-        is_set = schema.name in ("aten::set_", "aten::set_data")
+        is_set = aten_name(function) in ("set_", "set_data")
         returns_views = not written and bool(schema.returns) and all(item.alias_info for item in schema.returns)
         self.is_view = is_set or returns_views
         self.written = [] if is_set else written
-        self.writes_only = schema.name in _WRITES_ONLY or torch.Tag.out in tags
+        self.writes_only = aten_name(function) in _WRITES_ONLY or torch.Tag.out in tags
         self.needs_values = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
         self.is_random = torch.Tag.nondeterministic_seeded in tags
         self.takes_dtype = any(argument.name == "dtype" for argument in schema.arguments)
@@ -417,6 +414,11 @@ def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Return the arguments that an operation writes to: tensors, or references to them."""
     values = [args[idx] if idx < len(args) else kwargs.get(name) for idx, name in traits.written]
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, (Tensor, TensorRef))]
+
+
+def aten_name(function: OpOverload) -> str:
+    """Return the name of an operation of torch, without its namespace and overload."""
+    return function._schema.name.removeprefix("aten::")
 
 
 def execute_on_meta(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

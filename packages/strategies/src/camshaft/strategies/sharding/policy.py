@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -21,50 +22,51 @@ REPLICAS = "data_parallel_replicas"
 SHARDS = "data_parallel_shards"
 TENSOR_PARALLEL = "tensor_parallel"
 
+_WHERE = "ShardedStrategy"
+
 Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] | int
 """Classes of modules, a function that returns whether a module is a block, or the minimum parameters of a block."""
 
 _WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
-def _instance_of(kinds: Any, rule: str, action: str) -> Callable[[Sharding, Attribute[Any], Any], None]:
+def _instance_of(kinds: Any, rule: str) -> Callable[[Sharding, Attribute[Any], Any], None]:
     """Return a validator that raises `TypeError` for values of other classes."""
 
     def validate(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
-        require(isinstance(value, kinds), attribute.name, rule, value, settings.where, action, TypeError)
+        require(isinstance(value, kinds), attribute.name, rule, value, _WHERE, error=TypeError)
 
     return validate
 
 
 def _validate_policy(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
     """Raise `TypeError` for a value that is no policy, `ValueError` for one that no module can fulfil."""
-    name, where = attribute.name, settings.where
+    name = attribute.name
     if value is None:
         return
     classes = _classes(value)
     if isinstance(value, (bool, str)) or (classes is None and not isinstance(value, int) and not callable(value)):
         rule = "a module class, some of them, a function of a module, an int or None"
-        raise TypeError(must_be(name, rule, value, where, "Pass one of these."))
-    is_positive = not isinstance(value, int) or value >= 1
-    require(is_positive, name, "at least 1", value, where, "Pass a number of parameters.")
-    require(classes != (), name, "at least one class", value, where, "Pass None for the default.")
-    rule, action = "classes of modules with a forward", "Pass the class of its members."
+        raise TypeError(must_be(name, rule, value, _WHERE, "Pass one of these."))
+    require(not isinstance(value, int) or value >= 1, name, "at least 1", value, _WHERE)
+    require(classes != (), name, "at least one class", value, _WHERE)
     for kind in classes or ():
-        require(not issubclass(kind, _WITHOUT_FORWARD), name, rule, kind, where, action)
+        require(not issubclass(kind, _WITHOUT_FORWARD), name, "classes of modules with a forward", kind, _WHERE)
 
 
 def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
     """Raise `TypeError` unless a value is a bool, an int or None, `ValueError` unless it divides the shards."""
     if value is None or isinstance(value, bool):
         return
-    name, where = attribute.name, settings.where
+    name = attribute.name
     if not isinstance(value, int):
-        raise TypeError(must_be(name, "a bool, an int or None", value, where, "Pass True, False or a number of ranks."))
+        raise TypeError(
+            must_be(name, "a bool, an int or None", value, _WHERE, "Pass True, False or a number of ranks.")
+        )
     rule = "a bool where tensor_parallel is more than 1: torch cannot reshard such parameters to fewer ranks"
-    require(settings.tensor_parallel == 1, name, rule, value, where, "Pass True or False.")
+    require(settings.tensor_parallel == 1, name, rule, value, _WHERE)
     rule = f"a divisor of the number of shards ({settings.num_shards}) above 1"
-    is_divisor = value > 1 and settings.num_shards % value == 0
-    require(is_divisor, name, rule, value, where, "Pass such a number, or True.")
+    require(value > 1 and settings.num_shards % value == 0, name, rule, value, _WHERE)
 
 
 @frozen(kw_only=True)
@@ -76,24 +78,17 @@ class Sharding:
         ValueError: If a policy or number is out of range.
     """
 
-    where: str
     num_shards: int
     tensor_parallel: int
     policy: Policy | None = field(validator=_validate_policy)
     reshard_after_forward: bool | int | None = field(validator=_validate_reshard)
     mixed_precision: MixedPrecisionPolicy | None = field(
-        validator=_instance_of(
-            MixedPrecisionPolicy | None,
-            "a MixedPrecisionPolicy or None",
-            "Pass one of torch.distributed.fsdp, or leave it out.",
-        )
+        validator=_instance_of(MixedPrecisionPolicy | None, "a MixedPrecisionPolicy or None")
     )
-    cpu_offload: bool = field(validator=_instance_of(bool, "a bool", "Pass True or False."))
+    cpu_offload: bool = field(validator=_instance_of(bool, "a bool"))
     activation_checkpointing: Policy | None = field(validator=_validate_policy)
     compile: bool | Mapping[str, Any] = field(
-        validator=_instance_of(
-            bool | Mapping, "a bool or a dictionary of arguments of torch.compile", "Pass one of these."
-        )
+        validator=_instance_of(bool | Mapping, "a bool or a dictionary of arguments of torch.compile")
     )
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, autocast_dtype: torch.dtype | None) -> None:
@@ -109,7 +104,7 @@ class Sharding:
         """
         if self.activation_checkpointing is not None:
             for block in blocks_of(module, self.activation_checkpointing, "activation_checkpointing"):
-                block.forward = _checkpointed(block.forward)
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         of_blocks = self.mixed_precision
         if of_blocks is None:
             # Inputs are cast to the dtype of the parameters, for operations that autocast does not cover.
@@ -233,38 +228,24 @@ def _is_module_class(value: Any) -> TypeGuard[type[nn.Module]]:
     return isinstance(value, type) and issubclass(value, nn.Module)
 
 
-def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a forward that keeps only its inputs for backward, with the same random numbers when it runs again."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-    return run
-
-
-def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: int, where: str) -> tuple[int, int, int]:
+def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: int) -> tuple[int, int, int]:
     """Return the number of ranks along each mesh dimension: replicas, shards of a replica, tensor-parallel parts.
 
     Args:
         world_size: Number of ranks.
         data_parallel_replicas: Number of copies of the model.
         tensor_parallel: Number of ranks that each layer is split over.
-        where: The caller's name in errors.
 
     Raises:
         TypeError: If a number is no int.
         ValueError: If it is less than 1, or the product does not divide the number of ranks.
     """
-    action = "Pass a number of processes, or leave it out."
     for name, value in (("data_parallel_replicas", data_parallel_replicas), ("tensor_parallel", tensor_parallel)):
         is_int = isinstance(value, int) and not isinstance(value, bool)
-        require(is_int, name, "an int", value, where, action, TypeError)
-        require(value >= 1, name, "at least 1", value, where, action)
+        require(is_int, name, "an int", value, _WHERE, error=TypeError)
+        require(value >= 1, name, "at least 1", value, _WHERE)
     divisor, name = data_parallel_replicas * tensor_parallel, "data_parallel_replicas times tensor_parallel"
-    rule, action = f"a divisor of the number of processes ({world_size})", "Start as many processes, or pass others."
-    require(world_size % divisor == 0, name, rule, divisor, where, action)
+    require(world_size % divisor == 0, name, f"a divisor of the number of processes ({world_size})", divisor, _WHERE)
     return data_parallel_replicas, world_size // divisor, tensor_parallel
 
 
