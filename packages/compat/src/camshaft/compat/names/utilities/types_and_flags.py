@@ -86,7 +86,7 @@ class LightningOptimizer:
     _to_lightning_optimizer = to_lightning_optimizer
 
 
-class LightningEnum(str, Enum):  # noqa: UP042  # `StrEnum` compares case
+class LightningEnum(str, Enum):  # `StrEnum` compares case
     """An enumeration whose members equal their values, in upper or lower case."""
 
     def __eq__(self, other: object) -> bool:
