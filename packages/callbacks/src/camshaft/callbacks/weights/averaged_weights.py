@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +73,7 @@ class AveragedWeights(AveragedModel):
         seen = {id(owner[key]) for owner, key in self._slots}
         copied = list(_entries(model, "_buffers", seen)) if copies_buffers else []
         self._copied = [(name, owner, key, _copy(owner[key], device)) for name, owner, key in copied]
-        self._models = WeakSet([model])
+        self._models = (model,)  # in a tuple, it is no submodule
 
     @property
     def num_averaged(self) -> int:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ class LightningOptimizer:
     _to_lightning_optimizer = to_lightning_optimizer
 
 
-class LightningEnum(str, Enum):  # `StrEnum` compares case
+class LightningEnum(str, Enum):  # noqa: UP042  # `StrEnum` compares case
     """An enumeration whose members equal their values, in upper or lower case."""
 
     def __eq__(self, other: object) -> bool:
