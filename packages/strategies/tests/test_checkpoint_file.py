@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from camshaft.strategies import CheckpointError, read_checkpoint, write_checkpoint
-from camshaft.strategies.checkpoints.file import disk_errors, locate, new_file, rename_durably
+from camshaft.strategies.checkpoints.file import disk_errors, new_file, rename_durably
+from camshaft.strategies.checkpoints.reading import locate
 
 
 class Custom:

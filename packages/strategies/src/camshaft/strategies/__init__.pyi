@@ -2,9 +2,9 @@ from camshaft.strategies.checkpoints.contents import CheckpointError as Checkpoi
 from camshaft.strategies.checkpoints.contents import ObjectsInPlace as ObjectsInPlace
 from camshaft.strategies.checkpoints.contents import objects_left_out as objects_left_out
 from camshaft.strategies.checkpoints.contents import why_unpicklable as why_unpicklable
-from camshaft.strategies.checkpoints.file import read_checkpoint as read_checkpoint
 from camshaft.strategies.checkpoints.file import write_checkpoint as write_checkpoint
 from camshaft.strategies.checkpoints.foreign_files import NamedValues as NamedValues
+from camshaft.strategies.checkpoints.reading import read_checkpoint as read_checkpoint
 from camshaft.strategies.checkpoints.safetensors_files import consolidate_checkpoint as consolidate_checkpoint
 from camshaft.strategies.checkpoints.safetensors_files import export_safetensors as export_safetensors
 from camshaft.strategies.checkpoints.safetensors_files import import_safetensors as import_safetensors

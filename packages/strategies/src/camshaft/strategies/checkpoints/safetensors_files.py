@@ -12,7 +12,8 @@ from torch import Tensor
 from camshaft.hooks_core.support import remote_files
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checkpoints.contents import CheckpointError, first_line, objects_left_out
-from camshaft.strategies.checkpoints.file import new_file, read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.file import new_file, write_checkpoint
+from camshaft.strategies.checkpoints.reading import read_checkpoint
 
 SUFFIX = ".safetensors"
 

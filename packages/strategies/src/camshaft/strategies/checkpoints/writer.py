@@ -21,7 +21,8 @@ from camshaft.hooks_core.protocols import Collectives, PendingSave
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import is_folder
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, Keys, is_sharded, name_of, separate
-from camshaft.strategies.checkpoints.file import locate, read_checkpoint, with_objects, write_plain
+from camshaft.strategies.checkpoints.file import write_plain
+from camshaft.strategies.checkpoints.reading import locate, read_checkpoint, with_objects
 
 T = TypeVar("T")
 
