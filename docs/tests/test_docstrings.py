@@ -7,6 +7,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -30,8 +31,9 @@ SELF_EVIDENT = {
     *("module", "model", "trainer", "optimizer", "receiver", "klass", "instance", "hparams", "parser"),
     *("stage", "verb", "name", "where"),
 }
-# That of the conformance scenarios, raised on purpose, and that of attributes, whose remedy is a row of a table.
-MOST_ERRORS_WITHOUT_REMEDY = 2
+# That of the conformance scenarios, raised on purpose, that of attributes, whose remedy is a row of a table, and
+# reasons why a file's pickle is refused, which become part of an error with a remedy.
+MOST_ERRORS_WITHOUT_REMEDY = 5
 MOST_WARNINGS_WITHOUT_REMEDY = 1  # that of arguments of earlier releases, each of which says today's
 
 
@@ -57,8 +59,22 @@ def functions(one: PublicName) -> Iterator[tuple[str, Any, str]]:
 
 def documentation_of(cls: type, name: str) -> str:
     """Return what is said of a method, also by the classes whose method it overrides."""
-    methods = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
-    return "\n".join(inspect.cleandoc(method.__doc__ or "") for method in methods)
+    bases = [base for base in cls.__mro__ if name in vars(base)]
+    said = [vars(base)[name].__doc__ or attribute_docs(base).get(name, "") for base in bases]
+    return "\n".join(map(inspect.cleandoc, said))
+
+
+@cache
+def attribute_docs(cls: type) -> dict[str, str]:
+    """Return the texts below the assignments in a class's body; an alias has that of its original."""
+    (body,) = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(cls))).body)
+    found: dict[str, str] = {}
+    for node, below in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.Assign):
+            text = ast.literal_eval(below.value) if isinstance(below, ast.Expr) else ""
+            text = text or found.get(ast.unparse(node.value), "")
+            found.update({target.id: text for target in node.targets if isinstance(target, ast.Name)})
+    return found
 
 
 def faults(where: str, function: Any, doc: str) -> Iterator[str]:
@@ -113,7 +129,7 @@ def raised(function: Any) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Raise) and node.exc is not None
     }
-    return {name for name in found if name.endswith(("Error", "Exception"))} - {
+    return {name for name in found if name.endswith(("Error", "Exception")) and name[0] != "_"} - {
         "NotImplementedError",
         "AttributeError",
         "AssertionError",

@@ -685,12 +685,11 @@ STATED: tuple[Stated, ...] = (
         name="unknown attributes",
         topic="errors",
         lightning="`trainer.max_epoch = 8` sets an attribute that nothing reads",
-        camshaft="raises with the closest name; its loops take no attributes of the user's own",
+        camshaft="raises, under the import names with the closest name; its loops take no attributes of the user's own",
         reason="a setting that is lost is a silent mistake",
         write="Set the right name; keep values of your own in a subclass, the module or a callback.",
         proof=(
-            "packages/hooks-core/tests/test_known_attributes.py"
-            "::test_a_misspelt_attribute_is_refused_with_the_closest_one"
+            "packages/compat/tests/test_earlier_attributes.py::test_a_misspelt_setting_is_refused_with_the_closest_name"
         ),
     ),
     Stated(

@@ -40,7 +40,7 @@ const traceCheck = (() => {
     const labels = receiversOf(trace.participants, trace.era || "");
     const automaton = new Automaton(cycleOf(trace, verb, zeroGrad), labels);
     try {
-      new Walk(trace.events, labels).run(automaton);
+      new Walk(trace.events, labels, knownTo(trace)).run(automaton);
     } catch (error) {
       if (error instanceof Departure) return error;
       throw error;
@@ -75,6 +75,13 @@ const traceCheck = (() => {
     if (trace.participants.some((one) => one.manual)) return "manual";
     const chosen = trace.events.filter((one) => one.hook === "configure_optimizers" && one.kind === "exit");
     return chosen.length && chosen.every((one) => one.result === "None") ? "none" : "automatic";
+  }
+
+  /** Return a function that tells whether the run's catalogue has a hook. */
+  function knownTo(trace) {
+    const knowsAll = !trace.era && trace.participants.some((one) => one.version);
+    return (hook) =>
+      Object.hasOwn(data.hooks, hook) && (knowsAll || Object.hasOwn(data.hooks[hook].in, trace.era || ""));
   }
 
   /** Return a function that gives the labels of a hook's receivers in the order in which it reaches them. */
@@ -130,9 +137,10 @@ const traceCheck = (() => {
 
   /** A walk through a trace along a life cycle, up to the first departure. */
   class Walk {
-    constructor(events, labels) {
+    constructor(events, labels, isKnown) {
       this.events = events;
       this.labels = labels;
+      this.isKnown = isKnown;
       this.open = [];
       this.tornDown = new Set();
       this.raised = undefined;
@@ -196,7 +204,7 @@ const traceCheck = (() => {
     }
 
     isFreeAt(index, event) {
-      if (!Object.hasOwn(data.hooks, event.hook)) this.depart(index, ["a hook of the catalogue"]);
+      if (!this.isKnown(event.hook)) this.depart(index, ["a hook of the catalogue"]);
       return isFree(event.hook);
     }
 

@@ -233,7 +233,7 @@ def test_overrides_get_lightnings_arguments_in_their_order(tmp_path: Path) -> No
         ("model_to_device",),
         ("setup_optimizers", "Trainer"),
         ("configure_ddp",),
-        ("_setup_model", "Steps"),
+        ("_setup_model", "Computing"),
         ("on_train_start",),
         ("batch_to_device", "list", "dataloader_idx"),
         ("on_train_batch_start", "list", "int"),

@@ -98,6 +98,7 @@ class EarlyStopping(Callback):
     _has_resumed: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        super().__init__()
         check_number(self, "Use 0 to stop at the first.", least=0, patience=self.patience)
         check_number(self, "Choose the direction by `mode`, not by its sign.", least=0, min_delta=self.min_delta)
         self.best_score = torch.tensor(worst_score(check_mode(self.mode, self)))

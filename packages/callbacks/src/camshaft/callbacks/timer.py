@@ -52,6 +52,7 @@ class Timer(Callback):
     _deadline: float = attrs.field(default=math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
+        super().__init__()
         check_one_of("Timer", ("step", "epoch"), interval=self.interval)
         self._duration_seconds = None if self._duration is None else _to_seconds(self._duration)
         if self._duration is not None and self.interval == "step":  # only then: a hook costs a call for each batch

@@ -237,7 +237,8 @@ def check_strategy(strategy: Any, where: str) -> None:
     missing += [one for one in STRATEGY_METHODS if one not in missing and not callable(getattr(strategy, one))]
     if missing:
         rule = f"a strategy (missing: {', '.join(missing)})"
-        action = "Define the members of `camshaft.hooks_core.protocols.Strategy`, or mix in `StrategyDefaults`."
+        mix = "mix in `camshaft.hooks_core.StrategyDefaults`"
+        action = f"Define the members of `camshaft.hooks_core.protocols.Strategy`, or {mix}."
         raise TypeError(must_be("strategy", rule, strategy, where, action))
 
 

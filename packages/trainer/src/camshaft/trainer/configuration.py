@@ -143,7 +143,7 @@ def check_barebones(given: Mapping[str, Any]) -> None:
 
 
 def settings_of(kind: type[_Settings], given: Mapping[str, Any]) -> _Settings:
-    """Return settings of a kind, made of the trainer's arguments of the names of its fields."""
+    """Return settings of a kind, made of those of the given arguments that have the names of its fields."""
     return kind(**{field.name: given[field.name] for field in attrs.fields(kind)})  # type: ignore[arg-type]
 
 

@@ -68,6 +68,7 @@ class ThroughputMonitor(Callback):
     _every: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
+        super().__init__()
         for stage in self.flops_per_batch if isinstance(self.flops_per_batch, Mapping) else ():
             if stage not in STAGES:
                 rule = f"numbers by stage ({', '.join(STAGES)})"

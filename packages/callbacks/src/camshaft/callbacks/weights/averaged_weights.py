@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +74,14 @@ class AveragedWeights(AveragedModel):
         seen = {id(owner[key]) for owner, key in self._slots}
         copied = list(_entries(model, "_buffers", seen)) if copies_buffers else []
         self._copied = [(name, owner, key, _copy(owner[key], device)) for name, owner, key in copied]
-        self._models = (model,)  # in a tuple, it is no submodule
+        self._models = WeakSet([model])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickles and copies, with the model, which is the same as that of a copied run."""
+        return {**vars(self), "_models": tuple(self._models)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_models": WeakSet(state["_models"])})  # type: ignore[no-untyped-call]
 
     @property
     def num_averaged(self) -> int:

@@ -410,7 +410,11 @@ def replay_capture(
 def find_capture(
     folder: str | os.PathLike[str], step: int | None, rank: int | None, weights_only: bool | None
 ) -> tuple[str, CapturedStep]:
-    """Return the path of a capture and what it holds; the arguments are those of `replay_capture`."""
+    """Return the path of a capture and what it holds; the arguments are those of `replay_capture`.
+
+    Raises:
+        FileNotFoundError: If there is no such capture.
+    """
     paths = captures_in(folder)
     chosen = min(paths)[0] if step is None else step
     fitting = [path for key, path in paths.items() if key[0] == chosen and rank in (None, key[1])]
@@ -438,6 +442,11 @@ def module_for(capture: CapturedStep, module: Any, path: str, weights_only: bool
 
 def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False) -> ReplayedStep:
     """Return the step of a capture, made again with a module; draws random numbers.
+
+    Args:
+        capture: The capture.
+        module: The module; it keeps the weights of the capture.
+        debug: Whether a debugger opens at the first tensor that is not finite.
 
     Raises:
         CaptureError: If they do not fit, or the batch was not unpickled.

@@ -138,7 +138,7 @@ class Set:
 
 
 def unless(condition: Condition, body: Node | str) -> If:
-    """Return a part that happens if and only if a condition does not hold."""
+    """Return a part whose body happens if and only if a condition does not hold."""
     return If(condition, body, holds=False)
 
 
@@ -168,7 +168,7 @@ def hooks_in(node: Node) -> Iterator[str]:
 
 
 def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
-    """Return a node with what a function returns for each of its children."""
+    """Return a node with what a function, `change`, returns for each of its children."""
     match node:
         case Seq(items=items, label=label, variation=variation):
             return Seq(*map(change, items), label=label, variation=variation)
@@ -181,7 +181,7 @@ def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def keep(node: Node, hooks: frozenset[str]) -> Node:
-    """Return a life cycle without the hooks that are not among `hooks`."""
+    """Return a life cycle (a node) without the hooks that are not among `hooks`."""
     if isinstance(node, Call | Within) and node.hook not in hooks:
         return keep(node.body, hooks) if isinstance(node, Within) else Seq()
     return with_parts(node, lambda part: keep(part, hooks))
