@@ -223,7 +223,7 @@ def tell():
         return
     threads = os.listdir("/proc/self/task")
     names = [open(f"/proc/self/task/{thread}/comm").read().strip() for thread in threads]
-    os.write(1, f"threads: {names}\n".encode())  # at once, or lines of two processes mix
+    os.write(1, f"threads: {names}{os.linesep}".encode())  # at once, or lines of two processes mix
 
 atexit.register(tell)  # runs after what is registered later
 sys.path.insert(0, os.path.dirname(sys.argv[1]))
