@@ -213,6 +213,7 @@ class Mixin:
         ("callbacks", "LearningRateMonitor", {}),
         ("callbacks", "ModelCheckpoint", {}),
         ("callbacks", "OnExceptionCheckpoint", {"dirpath": "."}),
+        ("callbacks", "SpikeDetection", {}),
         ("callbacks", "ThroughputMonitor", {"batch_size_fn": len}),
         ("callbacks", "Timer", {}),
         ("callbacks", "TQDMProgressBar", {}),

@@ -82,6 +82,7 @@ class LossWatch(Callback):
     _trainer: TrainerProtocol | None = attrs.field(default=None, init=False)  # while it trains
 
     def __attrs_post_init__(self) -> None:
+        super().__init__()
         capture, every = self._capture, self.check_every_n_batches
         check_one_of(self, get_args(Action), action=self.action)
         self.only_observes = self.action != "skip"
