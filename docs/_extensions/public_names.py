@@ -105,11 +105,12 @@ def _statements(file: Path) -> dict[str, tuple[ast.stmt, str]]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             is_type_variable = isinstance(node.value, ast.Call) and "TypeVar" in ast.unparse(node.value.func)
             names = [target.id for target in targets if isinstance(target, ast.Name) and not is_type_variable]
-            found.update({name: (node, _text_below(body, number)) for name in names})
+            found.update({name: (node, text_below(body, number)) for name in names})
     return found
 
 
-def _text_below(body: list[ast.stmt], number: int) -> str:
+def text_below(body: list[ast.stmt], number: int) -> str:
+    """Return the text below a statement of a body, which documents what it assigns; "" if there is none."""
     below = body[number + 1] if number + 1 < len(body) else None
     is_text = (
         isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from api_pages import reference_pages, shown_members
 from messages_in_code import messages, raises_in
-from public_names import PublicName, public_names
+from public_names import PublicName, public_names, text_below
 
 from camshaft.hooks_core.eras.hooks import hooks_of_eras
 
@@ -31,9 +31,10 @@ SELF_EVIDENT = {
     *("module", "model", "trainer", "optimizer", "receiver", "klass", "instance", "hparams", "parser"),
     *("stage", "verb", "name", "where"),
 }
-# That of the conformance scenarios, raised on purpose, that of attributes, whose remedy is a row of a table, and
-# reasons why a file's pickle is refused, which become part of an error with a remedy.
-MOST_ERRORS_WITHOUT_REMEDY = 5
+# That of the conformance scenarios, raised on purpose, and that of attributes, whose remedy is a row of a table.
+MOST_ERRORS_WITHOUT_REMEDY = 2
+# Those of our unpickler, which pickle calls; `read_checkpoint` raises its own error in their place.
+CAUGHT_BEYOND_PICKLE = {"UnpicklingError"}
 MOST_WARNINGS_WITHOUT_REMEDY = 1  # that of arguments of earlier releases, each of which says today's
 
 
@@ -69,10 +70,9 @@ def attribute_docs(cls: type) -> dict[str, str]:
     """Return the texts below the assignments in a class's body; an alias has that of its original."""
     (body,) = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(cls))).body)
     found: dict[str, str] = {}
-    for node, below in zip(body, [*body[1:], None], strict=True):
+    for number, node in enumerate(body):
         if isinstance(node, ast.Assign):
-            text = ast.literal_eval(below.value) if isinstance(below, ast.Expr) else ""
-            text = text or found.get(ast.unparse(node.value), "")
+            text = text_below(body, number) or found.get(ast.unparse(node.value), "")
             found.update({target.id: text for target in node.targets if isinstance(target, ast.Name)})
     return found
 
@@ -129,7 +129,13 @@ def raised(function: Any) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Raise) and node.exc is not None
     }
-    return {name for name in found if name.endswith(("Error", "Exception")) and name[0] != "_"} - {
+    suppressed = {
+        ast.unparse(argument)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "suppress"
+        for argument in node.args
+    }
+    return {name for name in found - suppressed if name.endswith(("Error", "Exception"))} - {
         "NotImplementedError",
         "AttributeError",
         "AssertionError",
@@ -162,7 +168,8 @@ def test_every_public_name_stands_in_the_reference() -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    without = [one for one in messages() if not one.remedy and not one.is_caught]
+    seen = [one for one in messages() if not one.is_caught and one.kind not in CAUGHT_BEYOND_PICKLE]
+    without = [one for one in seen if not one.remedy]
     errors = [f"{one.file}:{one.line}: {one.text}" for one in without if not one.is_warning]
     warnings = [f"{one.file}:{one.line}: {one.text}" for one in without if one.is_warning]
     assert len(errors) <= MOST_ERRORS_WITHOUT_REMEDY, "\n".join(errors)

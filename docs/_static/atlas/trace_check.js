@@ -50,9 +50,9 @@ const traceCheck = (() => {
 
   function cycleOf(trace, verb, zeroGrad) {
     const optimization = optimizationOf(trace);
-    const versions = trace.participants.filter((one) => one.version);
+    const versions = versionsOf(trace);
     let found;
-    if (trace.era || !versions.length) {
+    if (!versions.length) {
       found = cycle(verb, trace.era || "", optimization, zeroGrad);
     } else {
       const module = versions.find((one) => one.kind === "module");
@@ -67,6 +67,11 @@ const traceCheck = (() => {
     return found;
   }
 
+  /** Return the participants with a version, which may call the hooks of any era; none where the trace has an era. */
+  function versionsOf(trace) {
+    return trace.era ? [] : trace.participants.filter((one) => one.version);
+  }
+
   function release(version) {
     return version.split(".").slice(0, 2).join(".").replace(/^2\.[1-9]\d*$/, "2.1");
   }
@@ -79,7 +84,7 @@ const traceCheck = (() => {
 
   /** Return a function that tells whether the run's catalogue has a hook. */
   function knownTo(trace) {
-    const knowsAll = !trace.era && trace.participants.some((one) => one.version);
+    const knowsAll = versionsOf(trace).length > 0;
     return (hook) =>
       Object.hasOwn(data.hooks, hook) && (knowsAll || Object.hasOwn(data.hooks[hook].in, trace.era || ""));
   }

@@ -237,8 +237,10 @@ def check_strategy(strategy: Any, where: str) -> None:
     missing += [one for one in STRATEGY_METHODS if one not in missing and not callable(getattr(strategy, one))]
     if missing:
         rule = f"a strategy (missing: {', '.join(missing)})"
-        mix = "mix in `camshaft.hooks_core.StrategyDefaults`"
-        action = f"Define the members of `camshaft.hooks_core.protocols.Strategy`, or {mix}."
+        action = (
+            "Define the members of `camshaft.hooks_core.protocols.Strategy`, or mix in "
+            "`camshaft.hooks_core.StrategyDefaults`."
+        )
         raise TypeError(must_be("strategy", rule, strategy, where, action))
 
 

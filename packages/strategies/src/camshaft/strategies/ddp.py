@@ -24,7 +24,6 @@ _LOCAL_GRADIENTS = "holds_local_gradients"
 # Renamed in torch 2.13, which deprecates the other name.
 _IS_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 _SYNC_BUFFERS = "forward_sync_buffers" if _IS_RENAMED else "broadcast_buffers"
-_DDP = "torch.nn.parallel.DistributedDataParallel"
 _WRAP_ACTION = "Return DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
 _HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a function of these two."
 # The attributes of `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` with past gradients.
@@ -418,7 +417,8 @@ def custom_wrap(
     ddp = wrap(wrap_by_default, steps, device_ids)
     where = getattr(wrap, "__qualname__", type(wrap).__qualname__)
     if not isinstance(ddp, DistributedDataParallel):
-        raise TypeError(must_be("return value", f"a {_DDP}", type(ddp), where, _WRAP_ACTION))
+        rule = "a torch.nn.parallel.DistributedDataParallel"
+        raise TypeError(must_be("return value", rule, type(ddp), where, _WRAP_ACTION))
     rule = "a DistributedDataParallel of its argument `model`, whose forward runs the steps"
     require(ddp.module is steps, "return value", rule, type(ddp.module), where, _WRAP_ACTION)
     _check_forward(ddp, steps)

@@ -143,7 +143,7 @@ def check_barebones(given: Mapping[str, Any]) -> None:
 
 
 def settings_of(kind: type[_Settings], given: Mapping[str, Any]) -> _Settings:
-    """Return settings of a kind, made of those of the given arguments that have the names of its fields."""
+    """Return settings of a kind from the arguments in `given` that its fields name."""
     return kind(**{field.name: given[field.name] for field in attrs.fields(kind)})  # type: ignore[arg-type]
 
 

@@ -288,7 +288,7 @@ class StepWatch(Observer):
         if checkpoint["fit"].get("gradients") and trainer.is_global_zero:
             warn_user(
                 f"The checkpoint lies inside of the accumulation window of step {self._to_step:,}: the batches before "
-                "it are in the gradients, but are not handed over. Begin with a checkpoint before it to have them."
+                "it are in the gradients, but are not handed over. Begin with one from before the window to have them."
             )
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:

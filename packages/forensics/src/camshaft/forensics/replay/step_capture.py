@@ -444,7 +444,6 @@ def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False)
     """Return the step of a capture, made again with a module; draws random numbers.
 
     Args:
-        capture: The capture.
         module: The module; it keeps the weights of the capture.
         debug: Whether a debugger opens at the first tensor that is not finite.
 

@@ -168,7 +168,7 @@ def hooks_in(node: Node) -> Iterator[str]:
 
 
 def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
-    """Return a node with what a function, `change`, returns for each of its children."""
+    """Return a node with `change` applied to each of its children."""
     match node:
         case Seq(items=items, label=label, variation=variation):
             return Seq(*map(change, items), label=label, variation=variation)
@@ -181,7 +181,7 @@ def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def keep(node: Node, hooks: frozenset[str]) -> Node:
-    """Return a life cycle (a node) without the hooks that are not among `hooks`."""
+    """Return a node without the hooks that are not among `hooks`."""
     if isinstance(node, Call | Within) and node.hook not in hooks:
         return keep(node.body, hooks) if isinstance(node, Within) else Seq()
     return with_parts(node, lambda part: keep(part, hooks))

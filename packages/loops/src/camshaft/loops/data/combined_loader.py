@@ -371,9 +371,12 @@ _SETTINGS += ["generator", "persistent_workers", "in_order"]
 
 
 def check_loader(thing: object, path: str, where: str) -> None:
-    """Raise `TypeError` unless a thing can be a loader: an iterable of batches, neither a text nor a tensor.
+    """Raise `TypeError` unless an object can be a loader: an iterable of batches, neither a text nor a tensor.
 
-    `path` and `where` name it and its owner in the error.
+    Args:
+        thing: The object.
+        path: Its name in the error, such as that of an argument.
+        where: The caller, for the error.
     """
     if not isinstance(thing, Iterable) or isinstance(thing, (str, bytes, Tensor)):
         rule = "a loader (an iterable of batches)" + (", and no tensor" if isinstance(thing, Tensor) else "")
