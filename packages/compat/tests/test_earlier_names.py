@@ -85,22 +85,24 @@ from pytorch_lightning.utilities.distributed import all_gather_ddp_if_available,
 from pytorch_lightning.metrics import TensorMetric
 rank = int(sys.argv[2])
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 2), rank=rank, world_size=2)
-mine = lambda: torch.tensor([float(rank + 1)])
-assert sync_ddp_if_available(mine()) == 3
-assert sync_ddp_if_available(mine(), reduce_op="mean") == 1.5
-assert sync_ddp(mine(), reduce_op="max") == 2
-assert sync_ddp(mine(), reduce_op=dist.ReduceOp.MAX) == 2
-parameter = mine().requires_grad_()
-gathered = all_gather_ddp_if_available(parameter, sync_grads=True)
-assert gathered.tolist() == [[1.0], [2.0]]
-(gathered * torch.tensor([[1.0], [10.0]])).sum().backward()
-assert parameter.grad.tolist() == [[2.0], [20.0]][rank]
-assert not all_gather_ddp_if_available(parameter).requires_grad
-class Mean(TensorMetric):
-    def forward(self, value):
-        return value
-assert Mean("mean", reduce_op="avg")(mine()) == 1.5
-assert Mean("sum")(mine()) == 3
+def check() -> None:  # a tensor that outlives it would keep the group, and its threads, until the interpreter ends
+    mine = lambda: torch.tensor([float(rank + 1)])
+    assert sync_ddp_if_available(mine()) == 3
+    assert sync_ddp_if_available(mine(), reduce_op="mean") == 1.5
+    assert sync_ddp(mine(), reduce_op="max") == 2
+    assert sync_ddp(mine(), reduce_op=dist.ReduceOp.MAX) == 2
+    parameter = mine().requires_grad_()
+    gathered = all_gather_ddp_if_available(parameter, sync_grads=True)
+    assert gathered.tolist() == [[1.0], [2.0]]
+    (gathered * torch.tensor([[1.0], [10.0]])).sum().backward()
+    assert parameter.grad.tolist() == [[2.0], [20.0]][rank]
+    assert not all_gather_ddp_if_available(parameter).requires_grad
+    class Mean(TensorMetric):
+        def forward(self, value):
+            return value
+    assert Mean("mean", reduce_op="avg")(mine()) == 1.5
+    assert Mean("sum")(mine()) == 3
+check()
 dist.destroy_process_group()
 """
 
