@@ -41,11 +41,12 @@ def not_compiled(function: _Function) -> _Function:
     try:
         from torch._C._dynamo import eval_frame
 
-        skip = eval_frame._FrameAction.SKIP  # type: ignore[attr-defined]
-        strategy = eval_frame._FrameExecStrategy(skip, skip)  # type: ignore[attr-defined]
+        skip = eval_frame._FrameAction.SKIP
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
     except (ImportError, AttributeError):  # private to torch
-        return cast(_Function, torch.compiler.disable(function))
+        disable: Any = torch.compiler.disable
+        return cast(_Function, disable(function))
     vars(function).update(marks)
     return function
 
