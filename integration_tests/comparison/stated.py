@@ -225,6 +225,15 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
+        name="what is compiled of `trainer.fit(torch.compile(module))`",
+        topic="optimization",
+        lightning="the steps and `forward`, with what a step computes by itself, such as the loss",
+        camshaft="`forward` and the submodules that the steps call, as by `Trainer(compile=True)`",
+        reason="a step keeps its frames, hooks and logging outside of graphs; equal blocks share one graph",
+        write="Nothing; `self.training_step = torch.compile(self.training_step)` in `__init__` compiles the loss, too.",
+        proof="packages/compat/tests/test_compiled_modules.py::test_a_compiled_module_runs_every_verb",
+    ),
+    Stated(
         name="the type of what `optimizers()` returns",
         topic="optimization",
         lightning="a `LightningOptimizer` around each optimizer, in `optimizer_step` as well",

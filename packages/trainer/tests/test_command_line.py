@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -289,3 +290,27 @@ def test_classes_of_other_distributions_have_short_names(monkeypatch: pytest.Mon
 
 class Unusual(Callback):
     """A callback of another distribution."""
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        ([], None),
+        (["--trainer.compile", "false"], False),
+        (["--trainer.compile", "true"], True),
+        (['--trainer.compile={"backend":"aot_eager"}'], {"backend": "aot_eager"}),
+        (["--trainer.compile.backend", "aot_eager"], {"backend": "aot_eager"}),
+    ],
+)
+def test_it_takes_compile(words: list[str], setting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("camshaft.trainer.Trainer.fit", lambda trainer, *_, **__: seen.append(trainer.strategy.compile))
+    assert main(["fit", "--config", "run.yaml", *words]) == 0
+    assert seen == [False if setting is None else setting]
+
+
+def test_it_refuses_what_compile_does_not_take(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refusal(capsys, "fit", "--config", "run.yaml", "--trainer.compile", "3")
+    assert "--trainer.compile must be" in message
+    message = refusal(capsys, "fit", "--config", "run.yaml", "--trainer.compile.bakend", "eager")
+    assert "unexpected keyword argument 'bakend'" in message

@@ -27,7 +27,7 @@ from camshaft.hooks_core.eras.hooks import hooks_of_eras
 from camshaft.hooks_core.eras.releases import TODAY
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.fit.resume import restore_module
-from camshaft.loops.metrics import ReduceFx, reduction_name
+from camshaft.loops.metrics import ReduceFx, not_compiled, reduction_name
 from camshaft.loops.optimization.configuration import read_configuration
 from camshaft.loops.optimization.update import is_under_autocast, with_arguments
 from camshaft.trainer import CheckpointFormat
@@ -159,6 +159,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
 
     # logging
 
+    @not_compiled
     def log(
         self,
         name: str,
@@ -182,6 +183,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
             _take_log_options(name, reduce_fx, options)
         super().log(name, value, prog_bar, logger, on_step, on_epoch, reduce_fx, *args, **options)
 
+    @not_compiled
     def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
         """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""
         if not _LOG_OPTIONS.isdisjoint(options):
@@ -191,6 +193,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
 
     # optimization by hand
 
+    @not_compiled
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate a loss under manual optimization; see `camshaft.trainer.TrainingModule.manual_backward`.
 

@@ -72,9 +72,8 @@ class ShardedStrategy(ParallelStrategy):
             are there anyway.
         activation_checkpointing: The modules that compute their forward again during backward, to save memory, as
             `policy`; none by default.
-        compile: Whether the forward of each block is compiled; a dictionary holds arguments of `torch.compile`.
         **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
-            `max_restarts` and `save_asynchronously`.
+            `max_restarts`, `save_asynchronously` and `compile`, which compiles the forward of each sharded block.
 
     Attributes:
         device_mesh: The mesh, after `connect`.
@@ -97,7 +96,6 @@ class ShardedStrategy(ParallelStrategy):
         mixed_precision: MixedPrecisionPolicy | None = None,
         cpu_offload: bool = False,
         activation_checkpointing: Policy | None = None,
-        compile: bool | Mapping[str, Any] = False,
         **parallel: Unpack[ParallelArguments],
     ) -> None:
         super().__init__(**parallel)
@@ -110,7 +108,7 @@ class ShardedStrategy(ParallelStrategy):
             mixed_precision=mixed_precision,
             cpu_offload=cpu_offload,
             activation_checkpointing=activation_checkpointing,
-            compile=compile,
+            compilation=self.compilation,
         )
         self._local_device = torch.device("cpu") if cpu_offload else self.device
         if self.world_size > 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,6 +20,7 @@ class SingleDeviceStrategy(TorchStrategy):
             MPS or the CPU, the first that is available.
         precision: The number format; see `camshaft.strategies.precision.choose_precision`.
         save_asynchronously: Whether checkpoints are written in the background, while training continues.
+        compile: As for `TorchStrategy`.
 
     Raises:
         ValueError, RuntimeError: As `choose_device`, if this machine has no such device.
@@ -32,6 +34,7 @@ class SingleDeviceStrategy(TorchStrategy):
         *,
         precision: str | int | Precision = "32-true",
         save_asynchronously: bool = False,
+        compile: bool | Mapping[str, Any] = False,
     ) -> None:
         if isinstance(device, str) and device in ("auto", "gpu"):
             chosen = choose_device(device)
@@ -39,4 +42,4 @@ class SingleDeviceStrategy(TorchStrategy):
             chosen = torch.device(device)
             if chosen.type in ("cpu", "cuda", "mps"):
                 choose_device(chosen.type, chosen.index or 0)  # raises unless it exists
-        super().__init__(chosen, precision=precision, save_asynchronously=save_asynchronously)
+        super().__init__(chosen, precision=precision, save_asynchronously=save_asynchronously, compile=compile)

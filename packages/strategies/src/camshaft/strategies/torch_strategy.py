@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,9 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 from camshaft.strategies.precision import Precision, choose_precision
 
+if TYPE_CHECKING:
+    from camshaft.strategies.compilation import Compilation
+
 
 class TorchStrategy(StrategyDefaults, StrategyHooks):
     """The base class of strategies on torch alone. Subclasses choose the device and wrap the steps.
@@ -25,20 +28,38 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         device: The device of this process.
         precision: The number format; see `choose_precision`.
         save_asynchronously: Whether checkpoints are written in the background, while training continues.
+        compile: Whether the modules that a step calls are compiled, in place, while a verb runs: the module itself, its
+            children, and members of lists (`nn.ModuleList`), each as it is called. A dictionary holds arguments of
+            `torch.compile`, and perhaps "policy", which chooses other modules, as that of `ShardedStrategy`. It warns
+            if the first training steps call none of them.
 
     Attributes:
         precision: The `Precision` of the argument's name.
+        compile: The argument.
+        compilation: What carries it out; None without.
 
     Raises:
+        TypeError: If `compile` is something else, or torch has no such argument.
         ValueError: If the precision's name is unknown, or the device type has no such precision.
     """
 
     __hook_base__: ClassVar[bool] = True
 
     def __init__(
-        self, device: torch.device, *, precision: str | int | Precision = "32-true", save_asynchronously: bool = False
+        self,
+        device: torch.device,
+        *,
+        precision: str | int | Precision = "32-true",
+        save_asynchronously: bool = False,
+        compile: bool | Mapping[str, Any] = False,
     ) -> None:
         self.device = device
+        self.compile = compile
+        self.compilation: Compilation | None = None
+        if compile is not False:
+            from camshaft.strategies.compilation import Compilation  # slow to import
+
+            self.compilation = Compilation(compile, type(self).__qualname__)
         self.precision = choose_precision(precision, device.type)
         self.save_asynchronously = save_asynchronously
         self._checkpoints = CheckpointWriter(self, save_asynchronously)
@@ -56,6 +77,8 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """
         self.precision.convert_module(module)
         self.place_module(module)
+        if self.compilation is not None:
+            self.compilation.begin(module)
         step = self.wrap_step(module)
         return module if step is module else Computing(module, step)
 
@@ -71,7 +94,8 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return the step in this strategy's precision."""
-        return self.precision.wrap_step(step)
+        step = self.precision.wrap_step(step)
+        return step if self.compilation is None else self.compilation.watching(step)
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
         """Differentiate a scalar loss, by `loss.backward()` or by `differentiate(loss)` if that is given."""
@@ -106,8 +130,10 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         return self._checkpoints.load(path, sharded=False, weights_only=weights_only)
 
     def teardown(self) -> None:
-        """Restore the optimizers; keep the module on its device, ready for the next verb."""
+        """Restore the optimizers; keep the module on its device, not compiled, ready for the next verb."""
         self.precision.release()
+        if self.compilation is not None:
+            self.compilation.end()
 
 
 class Computing(nn.Module):

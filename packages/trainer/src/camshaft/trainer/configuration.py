@@ -260,6 +260,7 @@ def choose_strategy(
     devices: Any = "auto",
     num_nodes: Any = 1,
     precision: Any = None,
+    compile: bool | Mapping[str, Any] | None = None,
     sync_batchnorm: bool = False,
 ) -> Any:
     """Return the strategy: an instance as it is; else the one of that name on so many devices.
@@ -272,6 +273,7 @@ def choose_strategy(
         devices: Number per machine, or their indexes.
         num_nodes: Number of machines.
         precision: The number format; None is the instance's own, or "32-true".
+        compile: What is compiled; None is the instance's own, or nothing.
         sync_batchnorm: If true, batch normalisation is over the batches of all processes.
 
     Raises:
@@ -281,7 +283,7 @@ def choose_strategy(
     """
     if not isinstance(strategy, str):
         check_strategy(strategy, _WHERE)
-        _check_beside(strategy, accelerator, devices, num_nodes, precision)
+        _check_beside(strategy, accelerator, devices, num_nodes, precision, compile)
         _check_syncs(strategy, sync_batchnorm)
         return strategy
     name = strategy.lower()
@@ -290,14 +292,15 @@ def choose_strategy(
         near = get_close_matches(name, STRATEGY_NAMES, n=1)
         action = f"Did you mean {near[0]!r}?" if near else "Pass one of these."
         raise ValueError(must_be("strategy", rule, strategy, _WHERE, action))
-    precision = "32-true" if precision is None else precision
+    precision, compile = "32-true" if precision is None else precision, False if compile is None else compile
     if isinstance(devices, Sequence) and not isinstance(devices, str):
         devices = list(devices)
     if name == "auto":
         name = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
     if name == "single_device":
-        return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision)
-    arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision}
+        return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision, compile=compile)
+    arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes}
+    arguments |= {"precision": precision, "compile": compile}
     # imported on access
     if name in _SHARDED:
         _check_syncs(name, sync_batchnorm)
@@ -341,7 +344,7 @@ def _only_device(accelerator: Any, devices: Any, num_nodes: Any) -> torch.device
     return choose_device(accelerator)
 
 
-def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any, precision: Any) -> None:
+def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any, precision: Any, compile: Any) -> None:
     """Raise `ValueError` unless the other arguments agree with a strategy object."""
     device, num_devices, own_precision = torch.device(strategy.device), num_devices_of(strategy), precision_of(strategy)
     kinds = {"auto": (device.type,), "gpu": ("cuda", "mps")}.get(str(accelerator), (accelerator,))
@@ -350,11 +353,13 @@ def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any,
     else:
         has_devices = devices in ("auto", num_devices, str(num_devices))
     has_precision = precision is None or choose_precision(precision, device.type).name == own_precision
+    own_compile = getattr(strategy, "compile", False)
     for name, value, agrees, default, own in (
         ("accelerator", accelerator, device.type in kinds, "auto", device.type),
         ("devices", devices, has_devices, "auto", num_devices),
         ("num_nodes", num_nodes, num_nodes in (1, num_nodes_of(strategy)), 1, num_nodes_of(strategy)),
         ("precision", precision, has_precision, None, own_precision or "its own"),
+        ("compile", compile, compile in (None, own_compile), None, own_compile),
     ):
         if not agrees:
             rule = f"{default!r} or that of the strategy object ({own})"

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
 from camshaft.hooks_core.support.messages import must_be
-from camshaft.loops.metrics import MetricLogging
+from camshaft.loops.metrics import MetricLogging, not_compiled
 from camshaft.loops.optimization.update import LossError, check_loss
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.export import names_not_exported, to_onnx, to_torchscript
@@ -230,6 +230,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
     # optimization
 
+    @not_compiled
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate a loss under manual optimization, in place of `loss.backward()`. Collective.
 

@@ -327,7 +327,8 @@ _LOADER_HOOKS = ("train_dataloader", "val_dataloader", "test_dataloader", "predi
 def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
     """Return the module that was given, else the one of the verb before.
 
-    Of what `torch.compile(module)` returned it is the module itself, whose own calls are compiled from then on.
+    Of what `torch.compile(module)` returned it is the module itself. What its steps may call, as by
+    `Trainer(compile=True)`, is compiled from then on, with that call's backend and options.
 
     Args:
         given: What the verb was called with, or None.
@@ -352,10 +353,10 @@ def _compiled_in_place(given: Any) -> Any:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # slow to import, so only if it is there
     if dynamo is None or not isinstance(given, dynamo.OptimizedModule):
         return given
+    from camshaft.strategies.compilation import CompiledParts, parts_to_compile  # slow to import
+
     module = given._orig_mod
-    if module._compiled_call_impl is None:
-        # what `module.compile()` does, with the backend and the options of the wrapper
-        module._compiled_call_impl = given.dynamo_ctx(module._call_impl)
+    CompiledParts(given.dynamo_ctx).compile_calls(parts_to_compile(module))
     return module
 
 

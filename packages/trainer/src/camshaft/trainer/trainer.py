@@ -81,6 +81,9 @@ class Trainer:
         num_nodes: Number of machines; each needs torchrun, or SLURM, to start processes.
         precision: Number format: "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true" or "64-true"; None means
             32-true, or that of the strategy object.
+        compile: Compile the modules that steps call, by `torch.compile`: the module itself, its children and members of
+            lists, or the blocks that are sharded. True, or a dictionary of arguments of `torch.compile` and perhaps
+            "policy"; see `camshaft.strategies.TorchStrategy`. None means that of the strategy object, or nothing.
         sync_batchnorm: Synchronize batch norm; statistics are of the batches of all processes.
         fast_dev_run: Trial run of one or n batches; True takes one batch of every loader, an int so many, in one epoch
             without a sanity check. Loggers write nothing, callbacks neither stop nor save. Replaces all limits.
@@ -162,6 +165,7 @@ class Trainer:
         devices: Any = "auto",
         num_nodes: int = 1,
         precision: Any = None,
+        compile: bool | Mapping[str, Any] | None = None,
         use_distributed_sampler: bool = True,
         sync_batchnorm: bool = False,
         agree_every_n_batches: int | None = None,
@@ -218,6 +222,7 @@ class Trainer:
             devices=devices,
             num_nodes=num_nodes,
             precision=precision,
+            compile=compile,
             sync_batchnorm=bool(sync_batchnorm),
         )
         self._fast_dev_run = check_fast_dev_run(fast_dev_run)

@@ -13,7 +13,7 @@ The way of a value, and the classes that it meets:
 
 from camshaft.loops.metrics.epoch import MetricWriter, Progress
 from camshaft.loops.metrics.exchange import MetricMismatchError
-from camshaft.loops.metrics.log import EpochEndReduction, MetricLog, MetricLogging, StandaloneLog
+from camshaft.loops.metrics.log import EpochEndReduction, MetricLog, MetricLogging, StandaloneLog, not_compiled
 from camshaft.loops.metrics.values import ReduceFx, reduction_name
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "Progress",
     "ReduceFx",
     "StandaloneLog",
+    "not_compiled",
     "reduction_name",
 ]

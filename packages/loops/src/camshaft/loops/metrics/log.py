@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from camshaft.hooks_core import Callback
@@ -27,6 +28,28 @@ from camshaft.loops.metrics.values import (
     to_floats,
 )
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def not_compiled(function: _Function) -> _Function:
+    """Let `torch.compile` end its graph where a function is called, and run the function itself in eager mode.
+
+    So does `torch.compiler.disable`, but that imports Dynamo, which takes a second, and wraps each call. This only
+    marks the function's code: calls cost nothing.
+    """
+    marks = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": "it belongs to the trainer, not to the model"}
+    try:
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameAction.SKIP
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    except (ImportError, AttributeError):  # private to torch
+        disable: Any = torch.compiler.disable
+        return cast(_Function, disable(function))
+    vars(function).update(marks)
+    return function
+
 
 class MetricLogging:
     """Adds `log` and `log_dict` to a module; `MetricLog.attach` connects them with a run's log.
@@ -47,6 +70,7 @@ class MetricLogging:
     # Set in `__dict__`, past `nn.Module.__setattr__`, which would look for submodules.
     _metric_log: MetricLog | StandaloneLog | None = None
 
+    @not_compiled
     def log(
         self,
         name: str,
@@ -118,6 +142,7 @@ class MetricLogging:
         if enable_graph:
             entry.keep_graph(value)
 
+    @not_compiled
     def log_dict(
         self,
         dictionary: Mapping[str, Any],

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from attrs import Attribute, field, frozen
@@ -17,6 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
+
+if TYPE_CHECKING:
+    from camshaft.strategies.compilation import Compilation
 
 REPLICAS = "data_parallel_replicas"
 SHARDS = "data_parallel_shards"
@@ -40,18 +43,21 @@ def _instance_of(kinds: Any, rule: str) -> Callable[[Sharding, Attribute[Any], A
 
 
 def _validate_policy(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
+    check_policy(attribute.name, value, _WHERE)
+
+
+def check_policy(name: str, value: Any, where: str) -> None:
     """Raise `TypeError` for a value that is no policy, `ValueError` for one that no module can fulfil."""
-    name = attribute.name
     if value is None:
         return
     classes = _classes(value)
     if isinstance(value, (bool, str)) or (classes is None and not isinstance(value, int) and not callable(value)):
         rule = "a module class, some of them, a function of a module, an int or None"
-        raise TypeError(must_be(name, rule, value, _WHERE, "Pass one of these."))
-    require(not isinstance(value, int) or value >= 1, name, "at least 1", value, _WHERE)
-    require(classes != (), name, "at least one class", value, _WHERE)
+        raise TypeError(must_be(name, rule, value, where, "Pass one of these."))
+    require(not isinstance(value, int) or value >= 1, name, "at least 1", value, where)
+    require(classes != (), name, "at least one class", value, where)
     for kind in classes or ():
-        require(not issubclass(kind, _WITHOUT_FORWARD), name, "classes of modules with a forward", kind, _WHERE)
+        require(not issubclass(kind, _WITHOUT_FORWARD), name, "classes of modules with a forward", kind, where)
 
 
 def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
@@ -87,9 +93,7 @@ class Sharding:
     )
     cpu_offload: bool = field(validator=_instance_of(bool, "a bool"))
     activation_checkpointing: Policy | None = field(validator=_validate_policy)
-    compile: bool | Mapping[str, Any] = field(
-        validator=_instance_of(bool | Mapping, "a bool or a dictionary of arguments of torch.compile")
-    )
+    compilation: Compilation | None
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, autocast_dtype: torch.dtype | None) -> None:
         """Shard a module in place: the blocks of the policy that are not sharded yet, and then the module itself.
@@ -112,7 +116,7 @@ class Sharding:
             of_blocks = MixedPrecisionPolicy(autocast_dtype, reduced)
         offload = CPUOffloadPolicy() if self.cpu_offload and mesh.device_type != "cpu" else OffloadPolicy()
         num_parameters = len(list(module.parameters()))
-        needs_blocks = self.policy is not None or self.compile is not False or of_blocks.param_dtype is not None
+        needs_blocks = self.policy is not None or self.compilation is not None or of_blocks.param_dtype is not None
         for block in shardable(module, blocks_of(module, self.policy)):
             reshard = self.reshard_after_forward
             if reshard is None:
@@ -124,14 +128,10 @@ class Sharding:
             # Its forward is a step, whose inputs and outputs (such as targets and losses) must not be cast.
             of_root = replace(of_blocks, cast_forward_inputs=False, output_dtype=None)
             fully_shard(module, mesh=mesh, mp_policy=of_root, offload_policy=offload)
-        if self.compile is not False:
+        if self.compilation is not None:
+            # last: hooks that gather parameters are outside of the graph, activation checkpointing is inside
             blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
-            if not blocks:
-                rule, action = "False for a module without sharded blocks", "Pass a policy that chooses some."
-                raise ValueError(must_be("compile", rule, self.compile, class_name(module), action))
-            for block in blocks:
-                options = {} if self.compile is True else self.compile
-                block.forward = torch.compile(block.forward, **options)
+            self.compilation.begin(module, blocks)
 
 
 def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") -> list[nn.Module]:
