@@ -108,7 +108,7 @@ class ShardedStrategy(ParallelStrategy):
             mixed_precision=mixed_precision,
             cpu_offload=cpu_offload,
             activation_checkpointing=activation_checkpointing,
-            compilation=self.compilation,
+            is_compiled=self.compilation is not None,
         )
         self._local_device = torch.device("cpu") if cpu_offload else self.device
         if self.world_size > 1:
@@ -167,7 +167,7 @@ class ShardedStrategy(ParallelStrategy):
 
         Raises:
             RuntimeError: If another module is set up already.
-            ValueError: If the ranks' modules differ; or as `Sharding.apply`.
+            ValueError: If the ranks' modules differ; or as `Sharding.apply` and `Compilation.begin`.
         """
         self._enter("setup_module")
         if self._steps is not None:
@@ -276,6 +276,10 @@ class ShardedStrategy(ParallelStrategy):
         self.precision.convert_module(module)
         self._replaced = [(weakref.ref(parameter), name) for name, parameter in module.named_parameters()]
         self._sharding.apply(module, data_parallel_mesh(self.device_mesh), self.precision.autocast_dtype)
+        if self.compilation is not None:
+            # after sharding: hooks that gather parameters are outside of the graph, activation checkpointing is inside
+            blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
+            self.compilation.begin(module, blocks)
         assert isinstance(module, FSDPModule)
         vars(module)[_STEPS] = ShardedSteps(module)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from attrs import Attribute, field, frozen
@@ -17,9 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
-
-if TYPE_CHECKING:
-    from camshaft.strategies.compilation import Compilation
 
 REPLICAS = "data_parallel_replicas"
 SHARDS = "data_parallel_shards"
@@ -93,7 +90,7 @@ class Sharding:
     )
     cpu_offload: bool = field(validator=_instance_of(bool, "a bool"))
     activation_checkpointing: Policy | None = field(validator=_validate_policy)
-    compilation: Compilation | None
+    is_compiled: bool
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, autocast_dtype: torch.dtype | None) -> None:
         """Shard a module in place: the blocks of the policy that are not sharded yet, and then the module itself.
@@ -104,7 +101,7 @@ class Sharding:
             autocast_dtype: The dtype that steps are autocast to, if any.
 
         Raises:
-            ValueError: If the module has none of a policy's classes, or no block to compile.
+            ValueError: If the module has none of a policy's classes.
         """
         if self.activation_checkpointing is not None:
             for block in blocks_of(module, self.activation_checkpointing, "activation_checkpointing"):
@@ -116,7 +113,7 @@ class Sharding:
             of_blocks = MixedPrecisionPolicy(autocast_dtype, reduced)
         offload = CPUOffloadPolicy() if self.cpu_offload and mesh.device_type != "cpu" else OffloadPolicy()
         num_parameters = len(list(module.parameters()))
-        needs_blocks = self.policy is not None or self.compilation is not None or of_blocks.param_dtype is not None
+        needs_blocks = self.policy is not None or self.is_compiled or of_blocks.param_dtype is not None
         for block in shardable(module, blocks_of(module, self.policy)):
             reshard = self.reshard_after_forward
             if reshard is None:
@@ -128,10 +125,6 @@ class Sharding:
             # Its forward is a step, whose inputs and outputs (such as targets and losses) must not be cast.
             of_root = replace(of_blocks, cast_forward_inputs=False, output_dtype=None)
             fully_shard(module, mesh=mesh, mp_policy=of_root, offload_policy=offload)
-        if self.compilation is not None:
-            # last: hooks that gather parameters are outside of the graph, activation checkpointing is inside
-            blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
-            self.compilation.begin(module, blocks)
 
 
 def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") -> list[nn.Module]:
