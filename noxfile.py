@@ -98,10 +98,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """Tests of all packages together, against other frameworks, and of the examples."""
+    """Tests of all packages together, against other frameworks, and of the examples.
+
+    Half as many examples as usual of each property test; `-- --examples-factor=1` draws all.
+    """
     others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *STORE_LIBRARIES, *STREAMING_LIBRARIES, *EXAMPLE_REQUIREMENTS)
     install(session, PACKAGES.values(), *others, extras=["test"])
-    pytest(session, "integration_tests")
+    pytest(session, "--examples-factor=0.5", "integration_tests")
 
 
 @nox.session

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 PYTEST_NO_TESTS = 5
 QUICK = "not processes"
-# Where quick tests run again, with other versions around them, a few examples of each property test show the same.
+# Where quick tests run again, with other versions around them, a part of them shows the same.
+QUICK_AGAIN = f"{QUICK} and not exhaustive"
 FEWER_EXAMPLES = "--examples-factor=0.1"
 
 
@@ -164,11 +165,11 @@ def job_environment(session: nox.Session) -> dict[str, str | None]:
     return {"PATH": path, "VIRTUAL_ENV": str(Path(session.bin).parent), "PYTHONPATH": None}
 
 
-def quick_jobs(session: nox.Session, packages: Collection[Package], *arguments: str) -> list[Job]:
+def quick_jobs(session: nox.Session, packages: Collection[Package], *arguments: str, marks: str = QUICK) -> list[Job]:
     """Return a job for the quick tests of each package, the longest ones first, judged by how much text they are."""
     folders = [ROOT / package.tests for package in with_tests() if package in packages]
     folders.sort(key=lambda folder: sum(file.stat().st_size for file in folder.rglob("*.py")), reverse=True)
-    command = (str(Path(session.bin) / "python"), "-m", "pytest", "-q", "-m", QUICK, *arguments)
+    command = (str(Path(session.bin) / "python"), "-m", "pytest", "-q", "-m", marks, *arguments)
     environment = job_environment(session)
     codes = (0, PYTEST_NO_TESTS) if session.posargs else (0,)
     return [

@@ -23,7 +23,7 @@ from distributions import (
     FEWER_EXAMPLES,
     PACKAGES,
     PYTEST_NO_TESTS,
-    QUICK,
+    QUICK_AGAIN,
     ROOT,
     Package,
     closure,
@@ -140,7 +140,7 @@ def oldest(session: nox.Session) -> None:
         constraints = directory / f"{package.folder}.txt"
         constraints.write_text("\n".join(lowest_versions(session, package)) + "\n", encoding="utf-8")
         install(session, [package], extras=["test"], constraints=constraints)
-        session.run("python", "-m", "pytest", "-q", package.tests, "-m", QUICK, FEWER_EXAMPLES)
+        session.run("python", "-m", "pytest", "-q", package.tests, "-m", QUICK_AGAIN, FEWER_EXAMPLES)
 
 
 def lowest_versions(session: nox.Session, package: Package) -> list[str]:
@@ -170,7 +170,8 @@ def interpreter_session(version: str) -> Callable[[nox.Session], None]:
         if reason is not None:
             packages = [package for package in packages if not needs_torch(package)]
         install(session, packages, extras=["test"])
-        run_jobs(session, quick_jobs(session, packages, FEWER_EXAMPLES), ROOT / ".nox" / "logs" / session.name)
+        jobs = quick_jobs(session, packages, FEWER_EXAMPLES, marks=QUICK_AGAIN)
+        run_jobs(session, jobs, ROOT / ".nox" / "logs" / session.name)
         if reason is not None:
             session.skip(f"only {', '.join(package.folder for package in packages)} could be tried: {reason}")
 
@@ -264,7 +265,7 @@ def mixed(session: nox.Session) -> None:
         session.run("python", "-I", ".ci/import_all.py", package.module, *(PACKAGES[name].module for name in wheels))
         needed = {sibling.folder for sibling in closure([package], ["test"])[0]} - {package.folder}
         if needed - unchanged:
-            marks = f"{QUICK} and not new_feature"
+            marks = f"{QUICK_AGAIN} and not new_feature"
             pytest(session, "-q", package.tests, "-m", marks, FEWER_EXAMPLES, success_codes=(0, PYTEST_NO_TESTS))
         num_tried += 1
     for line in left_out:

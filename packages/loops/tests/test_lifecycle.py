@@ -16,7 +16,7 @@ from camshaft.hooks_core.check import check
 from camshaft.loops import Run, TestLoop, ValidationLoop
 from camshaft.loops.lifecycle import prepare_data
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 VERBS = ("fit", "validate", "test", "predict")
 ERRORS = (ValueError, StopIteration, KeyboardInterrupt, SystemExit, GeneratorExit)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 SPLIT_SIZE = 4
 NUM_UNITS = 8

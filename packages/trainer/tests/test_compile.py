@@ -22,6 +22,8 @@ from camshaft.hooks_core import Callback
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
 from camshaft.trainer import Trainer
 
+pytestmark = pytest.mark.exhaustive
+
 # graphs, breaks and frames that Dynamo gave up; a graph for training and one for validation
 WHOLE = {
     "eager": (0, 0, 0),

@@ -13,7 +13,7 @@ from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.strategies import read_checkpoint
 
-pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.filterwarnings(NO_VALIDATION)]
 
 
 class LogsItsStep(Regression):

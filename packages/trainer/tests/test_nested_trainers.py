@@ -13,6 +13,8 @@ from trainer_parts import ListLogger, Regression, RegressionData, assert_same, l
 
 from camshaft.hooks_core import Callback
 
+pytestmark = pytest.mark.exhaustive
+
 HOOKS = [
     *("setup", "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_train_batch_end"),
     *("on_validation_start", "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end"),

@@ -19,6 +19,8 @@ from camshaft.callbacks import CSVLogger
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer
 
+pytestmark = pytest.mark.exhaustive
+
 FEW, MANY = 256, 1280  # multiples of what is reduced, or sent to loggers, in one go
 MOST_ALIVE = 8  # batches and outputs of the step that runs and of the one before
 MOST_GROWTH_BYTES = 60_000  # less than the objects of a tensor for each of the batches in between
