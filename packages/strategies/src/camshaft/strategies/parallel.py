@@ -46,6 +46,7 @@ class ParallelArguments(TypedDict, total=False):
     timeout: timedelta | float
     max_restarts: int
     save_asynchronously: bool
+    copy_stream: bool
 
 
 class ParallelStrategy(TorchStrategy):
@@ -69,6 +70,7 @@ class ParallelStrategy(TorchStrategy):
         max_restarts: The maximum number of restarts of all processes by the elastic agent after a failure. Under
             torchrun, it must equal torchrun's.
         save_asynchronously: Whether checkpoints are written in the background, while training continues.
+        copy_stream: Whether batches are copied on a stream of their own; see `TorchStrategy`.
 
     Attributes:
         num_nodes: The number of machines.
@@ -92,6 +94,7 @@ class ParallelStrategy(TorchStrategy):
         timeout: timedelta | float = timedelta(minutes=10),
         max_restarts: int = 0,
         save_asynchronously: bool = False,
+        copy_stream: bool = False,
     ) -> None:
         where = type(self).__qualname__
         self._environment = find_process_environment()
@@ -100,7 +103,12 @@ class ParallelStrategy(TorchStrategy):
         self._is_launcher = needs_launch(self._environment, self._placement.world_size, max_restarts, where)
         self.global_rank, self.world_size = self._environment.global_rank, self._placement.world_size
         self.local_rank, self.num_nodes = self._placement.local_rank, self._placement.num_nodes
-        super().__init__(self._placement.device, precision=precision, save_asynchronously=save_asynchronously)
+        super().__init__(
+            self._placement.device,
+            precision=precision,
+            save_asynchronously=save_asynchronously,
+            copy_stream=copy_stream,
+        )
         self._timeout = _to_timedelta(timeout, where)
         self._backend = default_backend(self.device) if backend is None else check_backend(backend, self.device, where)
         self._group: JoinedGroup | None = None

@@ -74,7 +74,7 @@ class ShardedStrategy(ParallelStrategy):
             `policy`; none by default.
         compile: Whether the forward of each block is compiled; a dictionary holds arguments of `torch.compile`.
         **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
-            `max_restarts` and `save_asynchronously`.
+            `max_restarts`, `save_asynchronously` and `copy_stream`.
 
     Attributes:
         device_mesh: The mesh, after `connect`.

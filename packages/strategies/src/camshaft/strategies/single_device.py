@@ -19,6 +19,7 @@ class SingleDeviceStrategy(TorchStrategy):
             MPS or the CPU, the first that is available.
         precision: The number format; see `camshaft.strategies.precision.choose_precision`.
         save_asynchronously: Whether checkpoints are written in the background, while training continues.
+        copy_stream: Whether batches are copied on a stream of their own; see `TorchStrategy`.
 
     Raises:
         ValueError, RuntimeError: As `choose_device`, if this machine has no such device.
@@ -32,6 +33,7 @@ class SingleDeviceStrategy(TorchStrategy):
         *,
         precision: str | int | Precision = "32-true",
         save_asynchronously: bool = False,
+        copy_stream: bool = False,
     ) -> None:
         if isinstance(device, str) and device in ("auto", "gpu"):
             chosen = choose_device(device)
@@ -39,4 +41,4 @@ class SingleDeviceStrategy(TorchStrategy):
             chosen = torch.device(device)
             if chosen.type in ("cpu", "cuda", "mps"):
                 choose_device(chosen.type, chosen.index or 0)  # raises unless it exists
-        super().__init__(chosen, precision=precision, save_asynchronously=save_asynchronously)
+        super().__init__(chosen, precision=precision, save_asynchronously=save_asynchronously, copy_stream=copy_stream)
