@@ -124,11 +124,9 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Tests marked `gpu`; they skip with a reason where torch sees no CUDA device."""
+    """Tests marked `gpu`, and what else is shown and measured on CUDA devices; arguments go to benchmarks/gpu.py."""
     install(session, PACKAGES.values(), *ADAPTED_LIBRARIES, *EXAMPLE_REQUIREMENTS, extras=["test"])
-    folders = [package.tests for package in with_tests()]
-    for folder in [*folders, "integration_tests"]:
-        pytest(session, folder, "-m", "gpu", "-rs", success_codes=(0, PYTEST_NO_TESTS))
+    session.run("python", "benchmarks/gpu.py", *session.posargs)
 
 
 @nox.session

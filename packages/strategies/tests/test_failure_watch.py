@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from launching import Launcher, run_ranks
@@ -186,6 +190,42 @@ def test_a_rank_that_never_comes_ends_with_all_others(launcher: Launcher) -> Non
     assert "time.sleep(3600)" in stack.partition("\n[rank")[0]
     if launcher == "slurm":
         assert output.count("[camshaft] Rank 1 was ended, because rank 0 failed: RuntimeError") == 1
+
+
+TIMING_OUT = """
+import sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+from camshaft.strategies import ParallelStrategy
+strategy = ParallelStrategy(accelerator="cpu", devices=3, timeout=6)
+strategy.connect()
+pair = dist.new_group([0, 2], timeout=timedelta(seconds=6))
+def exchange(group):
+    dist.all_reduce(torch.ones(2), group=group)
+exchange(None)
+if strategy.global_rank != 1:
+    exchange(pair)
+try:
+    if strategy.global_rank == 1:
+        time.sleep(3600)
+    exchange(None)
+except BaseException as error:
+    strategy.note_failure(error)
+    raise
+"""
+
+
+def test_a_collective_that_times_out_leaves_dumps_of_all_ranks_that_torch_reads(tmp_path: Path) -> None:
+    dumps = tmp_path / "the dumps"
+    environment = {"TORCH_FR_DUMP_TEMP_FILE": str(dumps / "nccl_trace_")}
+    output = run_ranks(TIMING_OUT, 3, launcher="slurm", timeout=120, env=environment).failed().output
+    assert f"The last collectives of each rank are in {dumps}/flight_recorder_<rank>." in output
+    assert sorted(path.name for path in dumps.iterdir()) == [f"flight_recorder_{rank}" for rank in range(3)]
+    command = shlex.split(output.partition("Read them with `")[2].partition("`")[0])
+    read = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", *command[1:]]
+    analysis = subprocess.run(read, capture_output=True, text=True, check=True)
+    assert "Not all ranks joining collective, sequence number: 2" in analysis.stderr
+    assert "missing ranks: {1}" in analysis.stderr and "exchange at" in analysis.stderr
 
 
 @pytest.mark.parametrize(("victim", "reason"), [(1, "gave no sign of life for 5 s"), (0, "was stopped, hangs")])

@@ -47,6 +47,8 @@ def test_a_rank_that_hangs_is_named_with_its_position_and_prints_its_stack(
     assert re.search(rf"^rank {1 - victim}: {others_at}, since \d+ s", of_survivor, re.M)
     stack = output.partition(f"[camshaft] Rank {victim}, which the others wait for, is at:\n")[2]
     assert re.search(r'^\[camshaft\]   File ".*hanging_training.py", line \d+, in hang$', stack, re.M)
+    assert f"are in {tmp_path}/flight_recorder_<rank>. Read them with `torchfrtrace" in of_survivor
+    assert all((tmp_path / f"flight_recorder_{rank}").is_file() for rank in range(2))
 
 
 def test_ranks_that_wait_in_different_collectives_as_one_left_one_out_are_told_where(tmp_path: Path) -> None:

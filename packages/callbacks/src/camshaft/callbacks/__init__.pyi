@@ -38,6 +38,7 @@ from camshaft.callbacks.profiling.action_profilers import AdvancedProfiler as Ad
 from camshaft.callbacks.profiling.action_profilers import PassThroughProfiler as PassThroughProfiler
 from camshaft.callbacks.profiling.action_profilers import SimpleProfiler as SimpleProfiler
 from camshaft.callbacks.profiling.hook_timeline import HookTimeline as HookTimeline
+from camshaft.callbacks.profiling.out_of_memory_snapshot import OutOfMemorySnapshot as OutOfMemorySnapshot
 from camshaft.callbacks.profiling.profiled_hooks import ProfiledHooks as ProfiledHooks
 from camshaft.callbacks.profiling.pytorch_profiler import PyTorchProfiler as PyTorchProfiler
 from camshaft.callbacks.progress.model_summary import ModelSummary as ModelSummary

@@ -161,6 +161,9 @@ class TeardownContext:
             raise
 
     def _report(self, error: BaseException) -> None:
+        is_within_batch = self._run.stage is not None and self._run.batch_idx is not None
+        if is_within_batch and not any(note.startswith("Raised ") for note in getattr(error, "__notes__", ())):
+            error.add_note(f"Raised in {self._run.position()}.")  # as in the backward pass
         self._run.strategy.note_failure(error)
         self._run.forget_saves()
         torch.set_grad_enabled(self._grad_enabled)

@@ -56,7 +56,7 @@ class DDPStrategy(ParallelStrategy):
         comm_state: The first argument of `comm_hook`. PowerSGD's memory in it is cleared when a run begins.
         sync_batchnorm: Whether batch normalisation is over the batches of all ranks, on GPUs.
         **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
-            `max_restarts`, `save_asynchronously` and `compile`.
+            `max_restarts`, `save_asynchronously`, `compile` and `copy_stream`.
 
     Attributes:
         wrap_module: A function that makes the DistributedDataParallel in place of this strategy; it must agree with

@@ -47,6 +47,7 @@ class ParallelArguments(TypedDict, total=False):
     max_restarts: int
     save_asynchronously: bool
     compile: bool | Mapping[str, Any]
+    copy_stream: bool
 
 
 class ParallelStrategy(TorchStrategy):
@@ -71,6 +72,7 @@ class ParallelStrategy(TorchStrategy):
             torchrun, it must equal torchrun's.
         save_asynchronously: Whether checkpoints are written in the background, while training continues.
         compile: As for `TorchStrategy`.
+        copy_stream: Whether batches are copied on a stream of their own; see `TorchStrategy`.
 
     Attributes:
         num_nodes: The number of machines.
@@ -95,6 +97,7 @@ class ParallelStrategy(TorchStrategy):
         max_restarts: int = 0,
         save_asynchronously: bool = False,
         compile: bool | Mapping[str, Any] = False,
+        copy_stream: bool = False,
     ) -> None:
         where = type(self).__qualname__
         self._environment = find_process_environment()
@@ -104,7 +107,11 @@ class ParallelStrategy(TorchStrategy):
         self.global_rank, self.world_size = self._environment.global_rank, self._placement.world_size
         self.local_rank, self.num_nodes = self._placement.local_rank, self._placement.num_nodes
         super().__init__(
-            self._placement.device, precision=precision, save_asynchronously=save_asynchronously, compile=compile
+            self._placement.device,
+            precision=precision,
+            save_asynchronously=save_asynchronously,
+            compile=compile,
+            copy_stream=copy_stream,
         )
         self._timeout = _to_timedelta(timeout, where)
         self._backend = default_backend(self.device) if backend is None else check_backend(backend, self.device, where)

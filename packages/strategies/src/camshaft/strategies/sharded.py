@@ -73,7 +73,8 @@ class ShardedStrategy(ParallelStrategy):
         activation_checkpointing: The modules that compute their forward again during backward, to save memory, as
             `policy`; none by default.
         **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
-            `max_restarts`, `save_asynchronously` and `compile`, which compiles the forward of each sharded block.
+            `max_restarts`, `save_asynchronously`, `copy_stream`, and `compile`, which compiles the forward of each
+            sharded block.
 
     Attributes:
         device_mesh: The mesh, after `connect`.

@@ -21,6 +21,7 @@ class SingleDeviceStrategy(TorchStrategy):
         precision: The number format; see `camshaft.strategies.precision.choose_precision`.
         save_asynchronously: Whether checkpoints are written in the background, while training continues.
         compile: As for `TorchStrategy`.
+        copy_stream: Whether batches are copied on a stream of their own; see `TorchStrategy`.
 
     Raises:
         ValueError, RuntimeError: As `choose_device`, if this machine has no such device.
@@ -35,6 +36,7 @@ class SingleDeviceStrategy(TorchStrategy):
         precision: str | int | Precision = "32-true",
         save_asynchronously: bool = False,
         compile: bool | Mapping[str, Any] = False,
+        copy_stream: bool = False,
     ) -> None:
         if isinstance(device, str) and device in ("auto", "gpu"):
             chosen = choose_device(device)
@@ -42,4 +44,10 @@ class SingleDeviceStrategy(TorchStrategy):
             chosen = torch.device(device)
             if chosen.type in ("cpu", "cuda", "mps"):
                 choose_device(chosen.type, chosen.index or 0)  # raises unless it exists
-        super().__init__(chosen, precision=precision, save_asynchronously=save_asynchronously, compile=compile)
+        super().__init__(
+            chosen,
+            precision=precision,
+            save_asynchronously=save_asynchronously,
+            compile=compile,
+            copy_stream=copy_stream,
+        )

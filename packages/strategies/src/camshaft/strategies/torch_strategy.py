@@ -15,6 +15,7 @@ from camshaft.hooks_core import StrategyDefaults, StrategyHooks
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
+from camshaft.strategies.copy_stream import CopyStream
 from camshaft.strategies.precision import Precision, choose_precision
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
             children, and members of lists (`nn.ModuleList`), each as it is called. A dictionary holds arguments of
             `torch.compile`, and perhaps "policy", which chooses other modules, as that of `ShardedStrategy`. It warns
             if the first training steps call none of them.
+        copy_stream: Whether batches are copied on a stream of their own, so that the copy for a step overlaps with the
+            computation of the one before. It takes the memory of about one batch more, and needs pinned batches (the
+            loader's `pin_memory`). It has no effect on the CPU, where nothing is copied, for batches of a module that
+            overrides `transfer_batch_to_device`, and for objects that move themselves by a `to` of their own.
 
     Attributes:
         precision: The `Precision` of the argument's name.
@@ -52,6 +57,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         precision: str | int | Precision = "32-true",
         save_asynchronously: bool = False,
         compile: bool | Mapping[str, Any] = False,
+        copy_stream: bool = False,
     ) -> None:
         self.device = device
         self.compile = compile
@@ -63,6 +69,8 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self.precision = choose_precision(precision, device.type)
         self.save_asynchronously = save_asynchronously
         self._checkpoints = CheckpointWriter(self, save_asynchronously)
+        self.copy_stream = copy_stream
+        self._copies: CopyStream | None = None
 
     @property
     def has_skipped_step(self) -> bool:  # type: ignore[override]  # read-only here
@@ -91,6 +99,21 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         for optimizer in optimizers:
             self.precision.setup_optimizer(optimizer)
         return list(optimizers)
+
+    def batch_to_device(self, batch: Any) -> Any:
+        """Move the tensors of a batch to the device, on a stream of their own if `copy_stream` is set.
+
+        Returns:
+            The batch on the device, in the same structure.
+
+        Raises:
+            ValueError: If `copy_stream` is set and the device has no streams.
+        """
+        if self.copy_stream and self.device.type != "cpu":
+            if self._copies is None:
+                self._copies = CopyStream(self.device, type(self).__qualname__)
+            batch = self._copies.copy(batch)
+        return super().batch_to_device(batch)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return the step in this strategy's precision."""
@@ -134,6 +157,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self.precision.release()
         if self.compilation is not None:
             self.compilation.end()
+        self._copies = None  # a stream cannot be copied
 
 
 class Computing(nn.Module):

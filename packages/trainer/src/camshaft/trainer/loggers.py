@@ -14,7 +14,7 @@ from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.support.messages import describe, must_be
-from camshaft.hooks_core.support.remote_files import absolute
+from camshaft.hooks_core.support.remote_files import absolute, is_url
 from camshaft.trainer.configuration import listed
 from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
 
@@ -57,7 +57,8 @@ def share_log_dir(strategy: Strategy, loggers: list[Any], find_log_dir: Callable
         find_log_dir: Returns the directory of the first logger; called on rank 0 alone.
 
     Returns:
-        The directory, the same on all ranks; None with one process.
+        The directory, the same on all ranks; None with one process. Torch and the failure watch dump there what each
+        rank did last when a collective times out, unless `TORCH_FR_DUMP_TEMP_FILE` says where else.
     """
     if strategy.world_size == 1:
         return None
@@ -67,6 +68,7 @@ def share_log_dir(strategy: Strategy, loggers: list[Any], find_log_dir: Callable
         return find_log_dir(), facts
 
     log_dir, facts_of_loggers = from_rank_zero(strategy, look)
+    _dump_collectives_to(log_dir, is_on_host=strategy.device.type == "cpu")
     if strategy.global_rank != 0:
         silent = [logger for logger in loggers if isinstance(logger, SilentLogger)]
         silent += [SilentLogger() for _ in facts_of_loggers]  # scripts may pass loggers to one process only
@@ -74,6 +76,18 @@ def share_log_dir(strategy: Strategy, loggers: list[Any], find_log_dir: Callable
         for logger, facts in zip(loggers, facts_of_loggers, strict=True):
             vars(logger).update(facts)
     return log_dir
+
+
+_dumps: str | None = None
+"""The prefix of dumps that was set last."""
+
+
+def _dump_collectives_to(log_dir: str, *, is_on_host: bool) -> None:
+    global _dumps
+    if os.environ.get("TORCH_FR_DUMP_TEMP_FILE", _dumps) == _dumps and not is_url(log_dir):  # no prefix of the user's
+        if not is_on_host:
+            os.makedirs(log_dir, exist_ok=True)  # NCCL's thread makes no directory
+        os.environ["TORCH_FR_DUMP_TEMP_FILE"] = _dumps = os.path.join(log_dir, "nccl_trace_")
 
 
 def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | None) -> None:

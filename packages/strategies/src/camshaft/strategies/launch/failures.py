@@ -6,7 +6,7 @@ Torch's elastic agent ends its processes when one exits. This covers the other c
 Each process has a thread that reads the job's store about once a second, by a connection of its own. It publishes the
 position of the process, and looks for failures and for signs of life of its neighbours. Another thread ends the
 process when it is due, even if the store does not answer. When a collective times out, all positions are read, so that
-its error names the missing ranks. Training steps have no overhead.
+its error names the missing ranks, and each rank dumps its last collectives. Training steps have no overhead.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from attrs import field, frozen
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from camshaft.strategies.launch import peers
+from camshaft.strategies.launch.flight_recorder import dump_collectives, nccl_dump
 
 _STATUS = 1
 _LONGEST_GRACE_SECONDS = 3.0
@@ -56,6 +57,7 @@ class FailureWatch:
         self.timeout_seconds = self._timeout = timeout.total_seconds()
         self.failure: Failure | None = None
         self._interval = min(1.0, max(0.05, self._timeout / 20))
+        self._started = time.time()
         self._process_id = os.getpid()
         self._own: str | None = None
         self._own_since = self._first_since = self._left_since = float("inf")
@@ -81,8 +83,8 @@ class FailureWatch:
     def note(self, error: BaseException) -> None:
         """Publish that this process failed; if another did before, add it to the error's notes. Only the first counts.
 
-        If a collective failed as ranks are missing or gone, a note on the error gives every rank's position, and the
-        missing ranks print their stacks.
+        If a collective failed as ranks are missing or gone, a note on the error gives every rank's position, the
+        missing ranks print their stacks, and all ranks write their last collectives to files that the note names.
         """
         if self._own is not None or os.getpid() != self._process_id:
             return
@@ -94,6 +96,8 @@ class FailureWatch:
         self.failure = first
         if first.rank != self._rank:
             error.add_note(f"Rank {first.rank} failed first: {first.text}")
+            if first.is_of_collective:
+                dump_collectives(self._rank)
         self._write_error_file(error_text(error), "".join(traceback.format_exception(error)))
 
     def check(self, collective: str) -> None:
@@ -158,7 +162,8 @@ class FailureWatch:
                     positions = self._positions(self._store)
                     missing = peers.missing_ranks(positions)
                     where = peers.describe_positions(positions, missing, self._interval)
-                    own = Failure(self._rank, f"{own.text}\n{where}", missing=missing)
+                    where += "\n" + dump_collectives(self._rank)
+                    own = Failure(self._rank, f"{own.text}\n{where}", missing=missing, is_of_collective=True)
                 first: Failure = pickle.loads(self._store.compare_set("failure", "", peers.to_stored(own)))
                 if positions and first == own:
                     error.add_note(where)
@@ -230,6 +235,7 @@ class FailureWatch:
             reason = peer.check(store)
             if reason is not None:
                 reason += "\n" + peers.describe_positions(self._positions(store), [], self._interval)
+                reason = f"{reason}\n{nccl_dump(peer.rank, self._started)}".rstrip()
                 peer.print_stack(store)
                 # Received in the next round: another process may have published a failure first.
                 store.compare_set("failure", "", peers.to_stored(Failure(peer.rank, reason)))
@@ -243,6 +249,8 @@ class FailureWatch:
             # Of the ranks that have not failed themselves, the first one to receive it prints it.
             if failure.rank != self._rank and (self._is_store_lost or self._store_of_thread.add("num_printed", 1) == 1):
                 print_message(f"Rank {failure.rank} failed, which ends the run on every rank: {failure.text}")
+            if failure.is_of_collective and self._own is None:
+                dump_collectives(self._rank)
             if self._rank in failure.missing and self._own is None:
                 self._has_printed_stack = True
                 print_message(f"Rank {self._rank}, which the others wait for, is at:\n{peers.stack_of_run()}")
@@ -311,12 +319,14 @@ class Failure:
         text: The error's type, message and notes; or a description of how the process was lost.
         unix_seconds: The time at which it became known.
         missing: The missing ranks, if the failure is a collective that waited for them.
+        is_of_collective: Whether it is that of a collective, as ranks are missing or gone.
     """
 
     rank: int
     text: str
     unix_seconds: int = field(factory=lambda: int(time.time()))
     missing: list[int] = field(factory=list, hash=False)
+    is_of_collective: bool = False
 
 
 def _wait_until(is_true: Callable[[], bool], seconds: float) -> bool:
