@@ -32,6 +32,7 @@ from camshaft.strategies.sharding.policy import (
     make_mesh,
     mesh_shape,
     parts_of,
+    warn_of_large_unit,
 )
 from camshaft.strategies.sharding.state import check_parameters, module_state_for, optimizer_state_for, tensor_like
 from camshaft.strategies.torch_strategy import Computing
@@ -342,6 +343,8 @@ class ShardedStrategy(ParallelStrategy):
             blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
             self.compilation.begin(module, blocks)
         assert isinstance(module, FSDPModule)
+        if self.global_rank == 0 and self._sharding.policy is None:
+            warn_of_large_unit(module)
         vars(module)[_STEPS] = ShardedSteps(module)
 
     def _broadcast_from_rank_zero(self, module: nn.Module) -> None:
@@ -358,9 +361,8 @@ class ShardedStrategy(ParallelStrategy):
         broadcast_tensors(new)
         self._broadcast_versions |= {id(tensor): (tensor, tensor._version) for tensor in new}
 
-    def _any_overflow(self, has_overflowed: bool) -> bool:
-        flag = torch.tensor(float(has_overflowed), device=self.device)
-        return bool(self.reduce(flag, "max"))
+    def _any_overflow(self, found: Tensor) -> bool:
+        return bool(self.reduce(found.to(self.device), "max"))
 
 
 class _ZeroGrad:
