@@ -172,7 +172,7 @@ def check_ranks_agree_on_an_overflow_in_sharded_gradients() -> None:
     parts = nn.Parameter(distribute_tensor(torch.ones(8), mesh, [Shard(0)]))
     plain = nn.Parameter(torch.ones(1))
     strategy = strategy_of(precision=ScaledPrecision("cpu", init_scale=8.0))
-    strategy.precision.agree = lambda found: bool(strategy.reduce(torch.tensor(float(found)), "max"))
+    strategy.precision.agree = lambda found: bool(strategy.reduce(found, "max"))
     (optimizer,) = strategy.setup_optimizers([SGD([plain, whole, parts], lr=0.5)])
     for factor, expected in ((torch.inf, 1.0), (2.0, 0.0)):
         factors = torch.full((8,), 2.0)

@@ -142,7 +142,9 @@ def train(
     share = slice(strategy.data_rank, None, strategy.num_data_ranks)
     for step_idx in range(num_steps):
         optimizer.zero_grad()
-        for x, y in itertools.islice(given, accumulate):
+        for idx, (x, y) in enumerate(itertools.islice(given, accumulate)):
+            if accumulate > 1:
+                strategy.set_gradient_sync(idx == accumulate - 1)
             strategy.backward(step((x[share], y[share]), step_idx) / accumulate)
         strategy.unscale_gradients(optimizer)
         if clip is not None:

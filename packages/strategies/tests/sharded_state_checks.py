@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +26,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.optim import SGD, Adafactor, AdamW
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.strategies import SingleDeviceStrategy
+from camshaft.strategies.precision import ScaledPrecision
 
 ARGUMENTS: list[dict[str, Any]] = [{}, {"reshard_after_forward": False}, {"policy": Block}]
 
@@ -225,8 +228,91 @@ def check_overflows_are_agreed_on() -> None:
     strategy = sharded(precision="16-mixed")
     strategy.connect()
     last = strategy.world_size - 1
-    assert strategy.precision.agree(strategy.global_rank == last)
-    assert not strategy.precision.agree(False)
+    assert strategy.precision.agree(torch.tensor(float(strategy.global_rank == last)))
+    assert not strategy.precision.agree(torch.tensor(0.0))
+
+
+class HostReads(TorchDispatchMode):
+    """Counts the values that are read on the host."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def check_whether_any_rank_overflowed_is_read_once_per_update() -> None:
+    strategy, module = sharded(precision=ScaledPrecision("cpu", init_scale=2.0**8)), Net()
+    step = strategy.wrap_step(module.training_step)
+    set_up(strategy, module)
+    (optimizer,) = strategy.setup_optimizers([SGD(module.parameters(), lr=0.05)])
+    before = state(module)
+    for factor, is_skipped in ((1.0, False), (1e38, True), (1.0, False)):
+        inputs, targets = batches(1)[0]
+        if strategy.global_rank:
+            targets = targets * factor
+        strategy.backward(step((inputs, targets), 0))
+        with HostReads() as reads:
+            strategy.unscale_gradients(optimizer)
+            strategy.optimizer_step(optimizer)
+        assert reads.count == 1, reads.count
+        assert strategy.has_skipped_step == is_skipped
+        changed = [name for name, value in state(module).items() if not torch.equal(value, before[name])]
+        assert bool(changed) != is_skipped
+        before = state(module)
+        optimizer.zero_grad()
+    strategy.teardown()
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(512, 512, bias=False), nn.ReLU(), nn.Linear(512, 512, bias=False))
+
+
+class Backbone(nn.Module):
+    """A model whose blocks are attributes."""
+
+    def __init__(self, make: Callable[[], nn.Module] = Residual) -> None:
+        super().__init__()
+        self.first, self.second, self.third = make(), make(), make()
+
+
+class Model(nn.Module):
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, nn.Linear(512, 10, bias=False)
+
+
+def check_a_large_model_in_one_unit_is_warned_of() -> None:
+    def warned(backbone: nn.Module, **arguments: Any) -> list[str]:
+        strategy = sharded(**arguments)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            strategy.connect()
+            strategy.setup_module(Model(backbone))
+        strategy.teardown()
+        return [str(one.message) for one in caught]
+
+    begin = (
+        "The default `policy` of ShardedStrategy leaves 1,572,864 of 1,577,984 parameters of Model in one unit, which"
+    )
+    for backbone, suggested in (
+        (Backbone(), "Residual"),
+        (nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(6))), "196608"),
+        (nn.Linear(512, 3072, bias=False), None),  # nothing to divide
+        (nn.ModuleList(Residual() for _ in range(3)), None),
+        (Backbone(lambda: nn.Linear(512, 512, bias=False)), None),  # not large
+    ):
+        found = warned(backbone)
+        if dist.get_rank() or suggested is None:
+            assert found == [], found
+        else:
+            assert found == [
+                f"{begin} every rank gathers as a whole. Pass policy={suggested}, or other classes of blocks."
+            ]
+    assert warned(Backbone(), policy=nn.Linear) == []
 
 
 def on_four_ranks_ranks_may_have_different_numbers_of_batches() -> None:

@@ -236,8 +236,8 @@ def test_sparse_gradients_are_unscaled(scaled: SingleDeviceStrategy) -> None:
 def test_another_process_overflow_skips_the_step_and_lowers_the_scale(scaled: SingleDeviceStrategy) -> None:
     asked: list[bool] = []
 
-    def agree(found: bool) -> bool:
-        asked.append(found)
+    def agree(found: torch.Tensor) -> bool:
+        asked.append(bool(found))
         return len(asked) < 3
 
     scaled.precision.agree = agree

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+import sharded_accumulation_checks
 import sharded_state_checks
 import sharded_training_checks
 from checks_on_ranks import Found, make_checks, run_checks
@@ -18,7 +19,7 @@ from torch import nn
 
 pytestmark = pytest.mark.processes
 
-MODULES = (sharded_training_checks, sharded_state_checks)
+MODULES = (sharded_training_checks, sharded_accumulation_checks, sharded_state_checks)
 CHECKS = {name: value for module in MODULES for name, value in vars(module).items() if name.startswith("check_")}
 CHECKS = {name: value for name, value in CHECKS.items() if name != "check_equals_one_device"}
 OF_FOUR = {name: value for module in MODULES for name, value in vars(module).items() if name.startswith("on_four_")}
@@ -50,6 +51,7 @@ def test_ranks(num_ranks: int, name: str) -> None:
         ({"reshard_after_forward": "yes"}, TypeError, "`reshard_after_forward` must be a bool, an int or None"),
         ({"mixed_precision": "bf16"}, TypeError, "`mixed_precision` must be a MixedPrecisionPolicy or None"),
         ({"cpu_offload": 1}, TypeError, "`cpu_offload` must be a bool, but got 1 (int)"),
+        ({"accumulation": "hold"}, ValueError, "`accumulation` must be one of ('reduce', 'keep', 'keep_all'), but got"),
         ({"compile": "eager"}, TypeError, "`compile` must be a bool or a dictionary of arguments of torch.compile"),
     ],
 )
@@ -66,6 +68,11 @@ def test_steps_run_as_they_are_before_a_module_is_set_up() -> None:
     strategy.idle_step()
     strategy.teardown()
     assert (strategy.data_rank, strategy.num_data_ranks) == (0, 1)
+
+
+def test_gradients_that_each_rank_has_of_its_own_are_refused() -> None:
+    with pytest.raises(ValueError, match="`checkpoint` must be one of an accumulation window's end"):
+        sharded().load_state_dict({"holds_local_gradients": True})
 
 
 def test_a_policy_that_chooses_nothing_is_refused_when_a_module_is_set_up() -> None:

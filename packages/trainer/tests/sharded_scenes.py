@@ -17,6 +17,8 @@ from torch.distributed.tensor import DTensor
 from trainer_parts import Regression, loader
 
 from camshaft.callbacks import ModelCheckpoint
+from camshaft.hooks_core import Callback
+from camshaft.strategies import ShardedStrategy
 from camshaft.trainer import Trainer, seed_everything
 
 
@@ -89,10 +91,58 @@ def loaders(num_processes: int) -> Any:
     return torch.utils.data.DataLoader(whole_batches.dataset, batch_size=8 // num_processes)
 
 
+class Inside(Callback):
+    """Saves inside of an accumulation window, or stops there."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 1 and trainer.current_epoch == 0:
+            if self.path is None:
+                trainer.should_stop = True
+            else:
+                trainer.save_checkpoint(self.path)
+
+
+def train_by_windows(folder: Path, **arguments: Any) -> dict[str, Any]:
+    """A fit that saves inside of a window, one that goes on from there, and one from where a fit stopped in between."""
+    found: dict[str, Any] = {}
+
+    def fit(name: str, ckpt_path: Path | None = None, callback: Callback | None = None) -> Trainer:
+        settings = {
+            "accumulate_grad_batches": 3,
+            "max_epochs": 2,
+            "val_check_interval": 2,
+        }
+        trainer = trainer_in(
+            folder,
+            callbacks=[callback] if callback else [],
+            strategy=ShardedStrategy(**arguments),
+            enable_checkpointing=False,
+            **settings,
+        )
+        module = Layers()
+        trainer.fit(module, loaders(2), loader(3), ckpt_path=ckpt_path)
+        found[name] = whole(module)
+        return trainer
+
+    saved, stopped = folder / "saved.ckpt", folder / "stopped.ckpt"
+    fit("uninterrupted")
+    fit("saving", callback=Inside(saved))
+    fit("from saved", saved)
+    fit("stopping", callback=Inside(None)).save_checkpoint(stopped)
+    fit("from stopped", stopped)
+    return found
+
+
 def main() -> None:
     warnings.filterwarnings("ignore", message="Detected call of")
     folder = Path(sys.argv[1])
     report("train", train(folder, 2, strategy="sharded"))
+    for accumulation in ("reduce", "keep", "keep_all"):
+        arguments = {"accelerator": "cpu", "accumulation": accumulation}
+        report(accumulation, train_by_windows(folder / accumulation, **arguments))
 
 
 if __name__ == "__main__":

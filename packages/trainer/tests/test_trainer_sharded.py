@@ -16,10 +16,14 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], ...]:
     outcome = run_ranks(Path(__file__).with_name("sharded_scenes.py"), 2, args=[tmp_path_factory.mktemp("sharded")])
-    first, second = outcome.succeeded().named
-    return first["train"], second["train"]
+    return tuple(outcome.succeeded().named)
+
+
+@pytest.fixture(scope="module")
+def sharded(ranks: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    return tuple(found["train"] for found in ranks)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,16 @@ def test_a_sharded_model_ends_with_the_weights_of_one_process(sharded: Any, alon
 def test_it_goes_on_from_last_to_the_bit(sharded: Any) -> None:
     for found in sharded:
         assert_same(found["resumed"], found["weights"])
+
+
+@pytest.mark.parametrize("accumulation", ["reduce", "keep", "keep_all"])
+def test_a_run_that_was_saved_inside_of_a_window_goes_on_from_there_to_the_bit(ranks: Any, accumulation: str) -> None:
+    for found in (rank[accumulation] for rank in ranks):
+        assert_same(found["from saved"], found["saving"])
+        assert_same(found["from stopped"], found["saving"])
+        for name, value in found["uninterrupted"].items():
+            torch.testing.assert_close(found["saving"][name], value, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(ranks[0]["reduce"]["saving"][name], value)
 
 
 def test_its_checkpoints_are_folders_of_which_as_many_are_kept_as_was_asked_for(

@@ -136,7 +136,9 @@ class Strategy(Collectives, Protocol):
     def set_gradient_sync(self, is_on: bool) -> None:
         """Set whether the following steps synchronise gradients over processes; at first they do.
 
-        Called before each step of an accumulation window of several: true at its last one.
+        Called before each step of an accumulation window of several: true at its last one. A strategy that holds what
+        is not synchronised yet outside of `parameter.grad` has a method `collect_gradients()`, too, which moves it
+        there. Collective; called before gradients are saved. Its `unscale_gradients` does the same.
         """
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:

@@ -274,9 +274,9 @@ class DDPStrategy(ParallelStrategy):
             self._enter("evaluation")
             broadcast_tensors(self._module.buffers())
 
-    def _forget_overflow(self, has_overflowed: bool) -> bool:
+    def _forget_overflow(self, found: Tensor) -> bool:
         """Clear PowerSGD's memory after an overflow. All ranks have the same gradients, so they agree already."""
-        if has_overflowed:
+        if has_overflowed := bool(found):
             forget_gradients(self._arguments.comm_state)
         return has_overflowed
 

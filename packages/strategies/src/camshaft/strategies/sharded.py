@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from types import MethodType
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from camshaft.strategies.checks import require
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
+from camshaft.strategies.sharding.accumulation import Accumulation, GradientWindow
 from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization, shared_randomness
 from camshaft.strategies.sharding.policy import (
     Policy,
@@ -30,6 +32,7 @@ from camshaft.strategies.sharding.policy import (
     make_mesh,
     mesh_shape,
     parts_of,
+    warn_of_large_unit,
 )
 from camshaft.strategies.sharding.state import check_parameters, module_state_for, optimizer_state_for, tensor_like
 from camshaft.strategies.torch_strategy import Computing
@@ -72,6 +75,11 @@ class ShardedStrategy(ParallelStrategy):
             are there anyway.
         activation_checkpointing: The modules that compute their forward again during backward, to save memory, as
             `policy`; none by default.
+        accumulation: What the steps do that end no accumulation window. "reduce" sums gradients over shards; with one
+            optimizer, replicas exchange the sums once per window. "keep" leaves gradients whole on each rank, which
+            takes the memory of all of them, and communicates none. "keep_all" keeps parameters whole as well, which
+            takes their memory and spares forward's gathers; weights must not change inside of a window. A checkpoint
+            that is saved inside of one first reduces what it has.
         **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
             `max_restarts`, `save_asynchronously`, `copy_stream`, and `compile`, which compiles the forward of each
             sharded block.
@@ -97,9 +105,13 @@ class ShardedStrategy(ParallelStrategy):
         mixed_precision: MixedPrecisionPolicy | None = None,
         cpu_offload: bool = False,
         activation_checkpointing: Policy | None = None,
+        accumulation: Accumulation = "reduce",
         **parallel: Unpack[ParallelArguments],
     ) -> None:
         super().__init__(**parallel)
+        kinds = get_args(Accumulation)
+        require(accumulation in kinds, "accumulation", f"one of {kinds}", accumulation, "ShardedStrategy")
+        self._accumulation: Accumulation = accumulation
         self._shape = mesh_shape(self.world_size, data_parallel_replicas, tensor_parallel)
         self._sharding = Sharding(
             num_shards=self._shape[1],
@@ -115,6 +127,8 @@ class ShardedStrategy(ParallelStrategy):
         if self.world_size > 1:
             self.precision.agree = self._any_overflow
         self._steps: ShardedSteps | None = None
+        self._window: GradientWindow | None = None
+        self._num_optimizers = 0
         self._replaced: list[tuple[weakref.ref[Tensor], str]] = []
         self._broadcast_versions: dict[int, tuple[Tensor, int]] = {}
         self._handles: list[Any] = []
@@ -185,6 +199,9 @@ class ShardedStrategy(ParallelStrategy):
         if self._steps is None:
             self._steps = vars(module)[_STEPS]
             self._steps.begin(self.global_rank, self.world_size)
+            self._steps.keeps_parameters = self._accumulation == "keep_all"
+            if self._accumulation != "reduce" or self._shape[0] > 1:
+                self._window = GradientWindow(self._steps.parts, self._accumulation, self._steps.run)
         return Computing(module, self.wrap_step(module))
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
@@ -199,6 +216,9 @@ class ShardedStrategy(ParallelStrategy):
             refresh = self._steps.refresh
             for optimizer in optimizers:
                 self._handles.append(optimizer.register_step_post_hook(lambda *_: refresh()))
+                if self._window is not None:
+                    self._handles.append(_ZeroGrad(optimizer, self._window))
+            self._num_optimizers += len(optimizers)
         return super().setup_optimizers(optimizers)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -225,6 +245,33 @@ class ShardedStrategy(ParallelStrategy):
             super().backward(loss, differentiate)
         else:
             self._steps.differentiate(loss, partial(super().backward, differentiate=differentiate))
+
+    def set_gradient_sync(self, is_on: bool) -> None:
+        """Set whether the backwards of the steps that follow end an accumulation window; see `accumulation`."""
+        # in the flat sums that replicas keep, gradients of several optimizers would mix
+        if self._window is not None and (is_on or self._window.keeps or self._num_optimizers == 1):
+            self._window.set_sync(is_on)
+
+    def collect_gradients(self) -> None:
+        """Reduce gradients that are held for the end of an accumulation window, into `parameter.grad`. Collective."""
+        if self._window is not None:
+            self._window.finish()
+
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        """Unscale an optimizer's gradients, reducing first what is held. Collective."""
+        self.collect_gradients()
+        super().unscale_gradients(optimizer)
+
+    def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
+        """Clip an optimizer's gradients, reducing first what is held. Collective."""
+        self.collect_gradients()
+        super().clip_gradients(optimizer, clip_val, algorithm)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the weights, reducing first what is held; a closure prepares its own gradients. Collective."""
+        if closure is None:
+            self.collect_gradients()
+        return super().optimizer_step(optimizer, closure)
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any], strict: bool = True) -> None:
         """Load whole or sharded tensors into a module that was set up. Collective.
@@ -255,11 +302,26 @@ class ShardedStrategy(ParallelStrategy):
         """Read a checkpoint, sharded tensors in parts on the CPU; see `CheckpointWriter.load`. Collective."""
         return self._checkpoints.load(path, sharded=True, weights_only=weights_only)
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the precision.
+
+        Raises:
+            ValueError: If it is `DDPStrategy`'s inside of an accumulation window: each rank has gradients of its own.
+        """
+        rule, action = "one of an accumulation window's end", "Resume from another, or with DDPStrategy."
+        is_whole = not state.get("holds_local_gradients")
+        require(is_whole, "checkpoint", rule, "gradients of each rank", "ShardedStrategy", action)
+        super().load_state_dict(state)
+
     def teardown(self) -> None:
         """Restore the optimizers; the module stays sharded. Not collective."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._num_optimizers = 0
+        if self._window is not None:
+            self._window.close()
+            self._window = None
         if self._steps is not None:
             self._steps.reshard()
             self._steps = None
@@ -282,6 +344,8 @@ class ShardedStrategy(ParallelStrategy):
             blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
             self.compilation.begin(module, blocks)
         assert isinstance(module, FSDPModule)
+        if self.global_rank == 0 and self._sharding.policy is None:
+            warn_of_large_unit(module)
         vars(module)[_STEPS] = ShardedSteps(module)
 
     def _broadcast_from_rank_zero(self, module: nn.Module) -> None:
@@ -298,9 +362,27 @@ class ShardedStrategy(ParallelStrategy):
         broadcast_tensors(new)
         self._broadcast_versions |= {id(tensor): (tensor, tensor._version) for tensor in new}
 
-    def _any_overflow(self, has_overflowed: bool) -> bool:
-        flag = torch.tensor(float(has_overflowed), device=self.device)
-        return bool(self.reduce(flag, "max"))
+    def _any_overflow(self, found: Tensor) -> bool:
+        return bool(self.reduce(found.to(self.device), "max"))
+
+
+class _ZeroGrad:
+    """An optimizer's `zero_grad` that also drops what is held for the end of an accumulation window, until `remove`."""
+
+    def __init__(self, optimizer: Optimizer, window: GradientWindow) -> None:
+        self._optimizer, self._window = optimizer, window
+        self._original, self._was_replaced = optimizer.zero_grad, "zero_grad" in vars(optimizer)
+        vars(optimizer)["zero_grad"] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._window.drop(parameter for group in self._optimizer.param_groups for parameter in group["params"])
+        self._original(*args, **kwargs)
+
+    def remove(self) -> None:
+        if vars(self._optimizer).get("zero_grad") is self:
+            del vars(self._optimizer)["zero_grad"]
+            if self._was_replaced:
+                vars(self._optimizer)["zero_grad"] = self._original
 
 
 T = TypeVar("T")
@@ -322,6 +404,9 @@ class ShardedSteps:
         module: The sharded module. Its parameters may have no values yet.
 
     Attributes:
+        parts: The module and the blocks.
+        run: Runs a function as the module's forward.
+        keeps_parameters: Whether blocks may stay whole after a backward.
         stage: The stage of evaluation, if any. All its steps enter the same blocks in the same order.
         is_training: Whether a training step is running.
     """
@@ -331,9 +416,10 @@ class ShardedSteps:
         self.module = module
         self.stage = "evaluation"
         self.is_training = False
-        self._run: Callable[[Callable[[], Any]], Any] = _forward_method(module)
-        self._sharded: list[Any] = [part for part in module.modules() if isinstance(part, FSDPModule)]
-        self._blocks = [part for part in self._sharded if part is not module]
+        self.keeps_parameters = False
+        self.run: Callable[[Callable[[], Any]], Any] = _forward_method(module)
+        self.parts: list[Any] = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        self._blocks = [part for part in self.parts if part is not module]
         self._in_groups = _in_groups(self._blocks)
         self._enter = [_forward_method(block) for block in self._blocks]
         self._store: Store | None = None
@@ -366,15 +452,15 @@ class ShardedSteps:
             self._has_failed = False
         if not self._is_initialised:
             with torch.inference_mode(False), torch.no_grad():
-                self._run(_no_op)
-                for block in self._sharded:
+                self.run(_no_op)
+                for block in self.parts:
                     block.unshard()
                     block.reshard()
             self._is_initialised = True
 
     def reshard(self) -> None:
         """Free gathered parameters. Not collective."""
-        for part in self._sharded:
+        for part in self.parts:
             part.reshard()
 
     def train(self, step: Callable[[], T]) -> T:
@@ -384,7 +470,7 @@ class ShardedSteps:
         """
         self.is_training = True
         try:
-            return self._run(step)  # type: ignore[no-any-return]
+            return self.run(step)  # type: ignore[no-any-return]
         except BaseException as error:
             self._note_failure(error)
             raise
@@ -396,7 +482,7 @@ class ShardedSteps:
         self._entered = []
         self._is_publishing = self._publishes and self.stage not in self._published
         try:
-            result = self._run(step)
+            result = self.run(step)
             if self._is_publishing:
                 self._publish(_END)
             self._orders[self.stage] = self._entered
@@ -413,7 +499,7 @@ class ShardedSteps:
         """Gather parameters with the evaluation steps of other ranks. Collective with these."""
         known = self._orders.get(self.stage)
         with torch.no_grad():
-            self._run(partial(self._enter_all, self._follow() if known is None else known))
+            self.run(partial(self._enter_all, self._follow() if known is None else known))
         self.reshard()
 
     def differentiate(self, loss: Tensor, backward: Callable[[Tensor], None]) -> None:
@@ -422,11 +508,13 @@ class ShardedSteps:
             backward(loss)
             return
         # The loss passes through the module's forward, whose backward hooks reduce its own gradients.
-        backward(self._run(lambda: loss))
+        backward(self.run(lambda: loss))
         self.module.unshard()
 
     def refresh(self) -> None:
-        """Gather updated parameters again for the rest of a training step. Collective."""
+        """Gather updated parameters again, now for the rest of a training step, later for the next. Collective."""
+        if self.keeps_parameters:
+            self.reshard()
         if self.is_training:
             self.module.reshard()
             self.module.unshard()

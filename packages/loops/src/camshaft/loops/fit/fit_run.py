@@ -300,7 +300,7 @@ class FitRun:
             state["fit"] = dict(self._metrics)
         if self.mode is not None:
             state["fit"] |= {"loaders": self.data.origin, "batches": self.data.batches.state_dict()}
-            gradients = gradients_of(run.module) if self.mode.keeps_gradients else {}
+            gradients = gradients_of(run) if self.mode.keeps_gradients else {}
             state["fit"] |= {"optimization": self.mode.state_dict(), "gradients": gradients}
         return state
 

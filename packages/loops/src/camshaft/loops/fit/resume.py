@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, note_errors, warn_user
@@ -256,9 +257,10 @@ def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
     restore_random_state(run.checkpoint["rng"], data.generators)
 
 
-def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return copies of the gradients of a module, by the names of its parameters."""
-    named = module.named_parameters()
+def gradients_of(run: Run) -> dict[str, torch.Tensor]:
+    """Return copies of the gradients of a run's module, by the names of its parameters. Collective."""
+    getattr(run.strategy, "collect_gradients", no_op)()
+    named = run.module.named_parameters()
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}
 
 

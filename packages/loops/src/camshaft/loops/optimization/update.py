@@ -129,13 +129,13 @@ class Preparation:
     def run(self) -> None:
         """Prepare the gradients. Hooks: on_before_optimizer_step, configure_gradient_clipping."""
         window = self._window
+        self._unscale_gradients(self._optimizer)
         if window.length != 1 and window.position != window.divisor:
             # another length than was known before the epoch's end
             factor = window.divisor / window.position
             for parameter in parameters_of(self._optimizer):
                 if parameter.grad is not None:
                     parameter.grad.mul_(factor)
-        self._unscale_gradients(self._optimizer)
         if self._on_before_optimizer_step is not None:
             self._on_before_optimizer_step(self._optimizer)
         clip_val, algorithm = self._settings.gradient_clip_val, self._settings.gradient_clip_algorithm

@@ -26,15 +26,15 @@ class Precision:
         param_dtype: The dtype of parameters; None leaves each unchanged.
         autocast_dtype: The dtype of autocast; None without autocast.
         has_skipped_step: Whether the latest step of an optimizer was skipped.
-        agree: Takes whether gradients of this rank overflowed, and returns whether those of any rank did. Collective. A
-            strategy that shards gradients sets it; None if all ranks have the same gradients.
+        agree: Takes a tensor that is above 0 if gradients of this rank overflowed, and returns whether those of any
+            rank did. Collective. A strategy that shards gradients sets it; None if all ranks have the same gradients.
     """
 
     name = "32-true"
     param_dtype: torch.dtype | None = None
     autocast_dtype: torch.dtype | None = None
     has_skipped_step = False
-    agree: Callable[[bool], bool] | None = None
+    agree: Callable[[Tensor], bool] | None = None
 
     @property
     def precision(self) -> str:

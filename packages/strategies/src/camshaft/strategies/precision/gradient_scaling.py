@@ -71,10 +71,10 @@ class ScaledPrecision(AutocastPrecision):
             growth_interval=growth_interval,
         )
         self._optimizers: dict[int, ScaledOptimizer] = {}
-        # Stands for an optimizer to the scaler: its infinite gradient informs it of an overflow on another rank.
+        # Stands for an optimizer to the scaler: its infinite gradient informs it of an overflow on any rank.
         infinite = torch.zeros(1)
         infinite.grad = torch.full((1,), float("inf"))
-        self._overflow_elsewhere = SimpleNamespace(param_groups=[{"params": [infinite]}])
+        self._overflow_anywhere = SimpleNamespace(param_groups=[{"params": [infinite]}])
         self._has_noted_overflow = False  # since the scale last changed
         self._has_scaled = False
         self._is_loss_scaled = False  # true during `differentiate` in `backward`
@@ -134,7 +134,7 @@ class ScaledPrecision(AutocastPrecision):
         known = self._optimizers.pop(id(optimizer), None)
         if known is not None:
             known.release()
-        self._optimizers[id(optimizer)] = ScaledOptimizer(optimizer, self._step, is_sharded=self.agree is not None)
+        self._optimizers[id(optimizer)] = ScaledOptimizer(optimizer, self._step, self.agree)
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Divide an optimizer's gradients by the scale, unless that was done since the latest backward.
@@ -174,18 +174,17 @@ class ScaledPrecision(AutocastPrecision):
         if not has_gradients and self.agree is None:
             self.has_skipped_step = False
             return step()  # nothing to unscale
-        is_finite = True
         if has_gradients:
             self._unscale(scaled)
             scaled.is_finite = False
             self._scaler.step(scaled)  # type: ignore[arg-type]  # it uses `param_groups` and `step` alone
             is_finite = scaled.is_finite
             scaled.has_stepped = self._has_stepped = True
-        if self.agree is not None and self.agree(not is_finite) and is_finite:
-            is_finite = False
-            if not self._has_noted_overflow:
-                self._has_noted_overflow = self._has_unscaled = self._has_stepped = True
-                self._scaler.unscale_(self._overflow_elsewhere)  # type: ignore[arg-type]
+        else:
+            is_finite = self.agree is None or not self.agree(torch.zeros(()))
+        if self.agree is not None and not is_finite and not self._has_noted_overflow:
+            self._has_noted_overflow = self._has_unscaled = self._has_stepped = True
+            self._scaler.unscale_(self._overflow_anywhere)  # type: ignore[arg-type]
         self.has_skipped_step = not is_finite
         return step() if is_finite else None
 
@@ -218,7 +217,7 @@ class ScaledOptimizer:
         scaled_step: Called with this object and the original step, once the closure (if any) is evaluated. For an
             optimizer that evaluates its closure itself, it is called with a step that does nothing after each
             evaluation: if that overflowed, the step ends and the weights are restored.
-        is_sharded: Whether ranks hold parts of parameters, and `scaled_step` agrees with other ranks on overflows.
+        agree: As of `Precision`: ranks hold parts of parameters where it is not None.
 
     Attributes:
         is_unscaled: Whether its gradients are unscaled.
@@ -226,14 +225,19 @@ class ScaledOptimizer:
         is_finite: Whether the latest step was finite, as the scaler found.
     """
 
-    def __init__(self, optimizer: Optimizer, scaled_step: ScaledStep, *, is_sharded: bool) -> None:
+    def __init__(
+        self, optimizer: Optimizer, scaled_step: ScaledStep, agree: Callable[[Tensor], bool] | None = None
+    ) -> None:
         self.is_unscaled = False
         self.has_stepped = False
         self.is_finite = False
         self._gradient_scale: float | None = None  # if other than the scaler's
         self._optimizer = optimizer
         self._scaled_step: ScaledStep | None = scaled_step
-        self._is_sharded = is_sharded
+        self._agree = agree
+        # The scaler then hands on what it found, by `found_inf`, in place of reading it.
+        self._step_supports_amp_scaling = agree is not None
+        self.found_inf: Tensor
         self._evaluates_closure = steps_with_closure(optimizer)
         self._copies_weights: bool | None = None  # None until known; see `_step_with_closure`
         self._restore_step = replace_step(optimizer, self._replacement)
@@ -244,13 +248,13 @@ class ScaledOptimizer:
 
         Unscaling local parts needs no collective. Ranks agree on overflows once, at the step.
         """
-        if not self._is_sharded:
+        if self._agree is None:
             return self._optimizer.param_groups
         return [{"params": [_local_part(parameter) for parameter in self._parameters_with_gradients()]}]
 
     def step(self) -> None:
-        """Record that all gradients are finite. Called by the scaler."""
-        self.is_finite = True
+        """Record whether all gradients are finite. Called by the scaler, without `agree` only if they are."""
+        self.is_finite = self._agree is None or not self._agree(self.found_inf)
 
     def has_gradients(self) -> bool:
         """Return whether any parameter has a gradient."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeGuard
 
 import torch
@@ -15,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies.checks import require
 
 REPLICAS = "data_parallel_replicas"
@@ -26,6 +27,9 @@ _WHERE = "ShardedStrategy"
 
 Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] | int
 """Classes of modules, a function that returns whether a module is a block, or the minimum parameters of a block."""
+
+_LARGE = 1_000_000  # parameters of a unit whose memory is worth a warning
+_NUM_SUGGESTED = 8
 
 _WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
@@ -170,6 +174,29 @@ def shardable(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
         for block in blocks
         if id(block) not in taken and all(uses[key] == count for key, count in Counter(_parameter_uses(block)).items())
     ]
+
+
+def warn_of_large_unit(root: nn.Module) -> None:
+    """Warn where a sharded module has most of its parameters in one unit, although other policies would divide it."""
+    sizes, counted = list[tuple[int, nn.Module]](), set[int]()
+    for part in _inner_first(root):
+        if isinstance(part, FSDPModule):
+            own = {id(one): one.numel() for one in part.parameters() if id(one) not in counted}
+            sizes.append((sum(own.values()), part))
+            counted |= own.keys()
+    total, (size, unit) = sum(size for size, _ in sizes), max(sizes, key=itemgetter(0))
+    inner = [part for part in unit.modules() if not isinstance(part, FSDPModule)]
+    covered, count = Counter[type[nn.Module]](), Counter(map(type, inner))
+    for part in inner:
+        if count[type(part)] > 1 and part._modules and not isinstance(part, (*_WITHOUT_FORWARD, nn.Sequential)):
+            covered[type(part)] += sum(one.numel() for one in part.parameters())
+    [(kind, share)] = covered.most_common(1) or [(None, 0)]
+    suggested = str(size // _NUM_SUGGESTED) if kind is None or 2 * share < size else kind.__qualname__
+    if size >= max(_LARGE, total / 2) and len(_by_size(inner[1:], size // _NUM_SUGGESTED)) > 1:
+        warn_user(
+            f"The default `policy` of {_WHERE} leaves {size:,} of {total:,} parameters of {class_name(root)} in one "
+            f"unit, which every rank gathers as a whole. Pass policy={suggested}, or other classes of blocks."
+        )
 
 
 def _list_members(module: nn.Module) -> Iterator[nn.Module]:

@@ -124,7 +124,9 @@ class Precision(_Precision, metaclass=_Plugin):
     setup_optimizer = _delegated("setup_optimizer", "Makes an optimizer step in this precision.")
     state_dict = _delegated("state_dict", "Returns the state, such as the loss scale.")
     load_state_dict = _delegated("load_state_dict", "Restores the state.")
-    agree = _delegated("agree", "Takes whether gradients of this rank overflowed; see `camshaft.strategies.precision`.")
+    agree = _delegated(
+        "agree", "Takes whether gradients of this rank overflowed, as a tensor; see `camshaft.strategies.precision`."
+    )
 
     @settable
     def precision(self) -> Any:
