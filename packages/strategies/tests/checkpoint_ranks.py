@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from camshaft.strategies import CheckpointError
+from camshaft.strategies.checkpoints import sharded as sharded_module
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 
 # Divisible and not, fewer rows than ranks, empty, without dimensions.
@@ -189,6 +191,10 @@ def fail(strategy: Any, folder: Path) -> dict[str, Any]:
     found["different names"] = caught(lambda: later.save({"here" if is_last else "there": sharded}, good))
     found["not plain"] = caught(lambda: later.save({"callbacks": threading.Lock() if is_last else 0}, good))
     found["absent"] = caught(lambda: now.load(str(folder / "absent.ckpt"), sharded=True))
+    own_disk = folder / f"disk-of-{strategy.global_rank}"
+    with mock.patch.object(sharded_module, "Path", lambda path: own_disk / Path(path).name):
+        found["private disks"] = caught(lambda: now.save(sharded, str(folder / "private.ckpt")))
+    found["left on private disks"] = sorted(path.name for path in own_disk.iterdir())
     now.save(sharded, str(folder / "damaged.ckpt"))
     if strategy.global_rank == 0:
         (folder / "damaged.ckpt" / "__1_0.distcp").write_bytes(b"damaged")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -271,6 +272,13 @@ def test_every_rank_raises_the_error_of_one(tmp_path: Path) -> None:
         assert found["absent"][0] == "FileNotFoundError"
         assert found["damaged part"][0]
         assert "which has a damaged __1_0.distcp" in found["damaged part"][1]
+        assert found["private disks"][0] == "NotSharedError"
+        assert re.search(
+            r"`path` must be one directory for all ranks; rank 0 \(node '.+'\) does not see what others wrote: "
+            r"__1_0.distcp \(node '.+'\), but got '.*/private.ckpt'.*Save to a `dirpath` that all machines share",
+            found["private disks"][1],
+        )
+        assert found["left on private disks"] == []
         assert found["left over"] == []
     assert first["not plain"][2] == ["Raised on rank 1 by the checkpoint '" + str(tmp_path / "good.ckpt") + "'."]
 

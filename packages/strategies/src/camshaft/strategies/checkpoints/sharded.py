@@ -11,6 +11,7 @@ import contextlib
 import io
 import math
 import os
+import socket
 import uuid
 import warnings
 from collections import Counter, defaultdict
@@ -35,6 +36,7 @@ from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
 from camshaft.hooks_core.support.durable_files import flush, lock, new_partial_name, remove
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import exists, is_url, join, local_path, size_of
 from camshaft.strategies.checkpoints import file as files
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, CheckpointError, first_line, unreadable
@@ -63,6 +65,9 @@ def write_sharded(
         local_parts: This rank's parts of them.
         path: The target, or its URL.
         group: All ranks, with a backend for the CPU.
+
+    Raises:
+        NotSharedError: If rank 0 does not see what other ranks wrote, on every rank; nothing is published then.
     """
     is_first = dist.get_rank(group) == 0
     place = local_path(path)
@@ -83,6 +88,7 @@ def write_sharded(
                 index = save(
                     dict(tensors), storage_writer=directory, planner=_LocalParts(local_parts), process_group=group
                 )
+            _check_arrived(place, str(directory.path), index, group)
             outcome: list[BaseException | None] = [None]
             if is_first:
                 content = {"format": FORMAT, "version": VERSION, "tensors": _plain_index(index), "checkpoint": plain}
@@ -93,11 +99,51 @@ def write_sharded(
             dist.broadcast_object_list(outcome, src=0, group=group)
             if outcome[0] is not None:
                 raise outcome[0]
-        except BaseException:
-            if is_first:
+        except BaseException as error:
+            if is_first or isinstance(error, NotSharedError):
                 with contextlib.suppress(Exception):  # the first error is the one to raise
                     directory.discard()
             raise
+
+
+class NotSharedError(OSError):
+    """A directory that is not the same for all ranks, such as one on the disk of each machine."""
+
+
+def _check_arrived(target: str, directory: str, index: metadata.Metadata, group: dist.ProcessGroup) -> None:
+    """Raise `NotSharedError` on every rank unless rank 0 sees every file of the index with its size. Collective.
+
+    Args:
+        target: The name that the directory is to have, for the error.
+        directory: The directory that was written.
+    """
+    outcome: list[Any] = [None]
+    if dist.get_rank(group) == 0:
+        ends: dict[str, int] = {}
+        for place in index.storage_data.values():
+            ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
+        try:
+            outcome = [sorted(file for file, end in ends.items() if _size_or_zero(join(directory, file)) < end)]
+        except Exception as error:  # for the other ranks
+            outcome = [error]
+    dist.broadcast_object_list(outcome, src=0, group=group)
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    if not outcome[0]:
+        return
+    nodes: list[str] = [""] * dist.get_world_size(group)
+    dist.all_gather_object(nodes, socket.gethostname(), group=group)
+    lacking = ", ".join(f"{file} (node {nodes[int(file.split('_')[-2])]!r})" for file in outcome[0])
+    rule = f"one directory for all ranks; rank 0 (node {nodes[0]!r}) does not see what others wrote: {lacking}"
+    action = "Save to a `dirpath` that all machines share, or to a store such as 's3://bucket/runs'."
+    raise NotSharedError(must_be("path", rule, target, "save", action))
+
+
+def _size_or_zero(path: str) -> int:
+    try:
+        return size_of(path)
+    except FileNotFoundError:
+        return 0
 
 
 @contextlib.contextmanager
