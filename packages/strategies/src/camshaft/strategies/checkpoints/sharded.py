@@ -15,14 +15,15 @@ import socket
 import uuid
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint import planner as planning
 from torch.distributed.checkpoint.api import CheckpointException
@@ -84,10 +85,14 @@ def write_sharded(
         directory = NewLocalDirectory(Path(place), Path(names[0]), is_first)
     with directory.opened:
         try:
-            with _cause_raised():
+            try:
                 index = save(
                     dict(tensors), storage_writer=directory, planner=_LocalParts(local_parts), process_group=group
                 )
+            except CheckpointException as failure:
+                rank, (cause, _) = min(failure.failures.items(), key=lambda item: item[0])
+                cause.add_note(f"Raised on rank {rank}.")
+                raise cause from failure
             _check_arrived(place, str(directory.path), index, group)
             outcome: list[BaseException | None] = [None]
             if is_first:
@@ -144,17 +149,6 @@ def _size_or_zero(path: str) -> int:
         return size_of(path)
     except FileNotFoundError:
         return 0
-
-
-@contextlib.contextmanager
-def _cause_raised() -> Iterator[None]:
-    """Raise the error of the lowest rank in place of torch's `CheckpointException`."""
-    try:
-        yield
-    except CheckpointException as failure:
-        rank, (cause, _) = min(failure.failures.items(), key=lambda item: item[0])
-        cause.add_note(f"Raised on rank {rank}.")
-        raise cause from failure
 
 
 def _plain_index(index: metadata.Metadata) -> dict[str, dict[str, Any]]:
@@ -251,15 +245,12 @@ def read_whole(directory: Path | str, map_location: torch.device | str | None = 
     tensors: dict[str, Tensor] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in _entries(content.index)
     }
-    with warnings.catch_warnings():
-        # torch warns that it reads in one process, as intended here
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        _load(content, tensors, None)
+    _load(content, tensors)
     return _filled(content, {name: tensor.to(map_location or "cpu") for name, tensor in tensors.items()})
 
 
 def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, Any]:
-    """Read the sharded tensors of a directory in equal chunks on all ranks. Collective.
+    """Read this rank's share of the sharded tensors of a directory: equal chunks of them. Not collective.
 
     Args:
         group: All ranks, with a backend for the CPU.
@@ -269,14 +260,14 @@ def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, 
         replicated.
 
     Raises:
-        CheckpointError: If a part is missing or damaged, on every rank.
+        CheckpointError: If a part that this rank reads is missing or damaged.
     """
     mesh = DeviceMesh.from_group(group, "cpu")
     tensors: dict[str, Tensor] = {}
     for name, entry in _entries(content.index):
         placements = [Shard(0) if entry.size else Replicate()]
         tensors[name] = empty_dtensor(entry.size, dtype=entry.properties.dtype, device_mesh=mesh, placements=placements)
-    _load(content, tensors, group)
+    _load(content, tensors)
     return _filled(content, tensors)
 
 
@@ -357,16 +348,24 @@ def _entries(index: metadata.Metadata) -> list[tuple[str, metadata.TensorStorage
     return [(name, entry) for name, entry in entries if isinstance(entry, metadata.TensorStorageMetadata)]
 
 
-def _load(content: ShardedContent, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
-    """Read the chunks of tensors into them."""
-    with _cause_raised():
-        load(
-            tensors,
-            storage_reader=CheckingReader(content),
-            planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-            process_group=group,
-            no_dist=group is None,
-        )
+def _load(content: ShardedContent, tensors: dict[str, Tensor]) -> None:
+    """Read the chunks of tensors into them, or into this rank's parts of them. Not collective.
+
+    Each rank plans its own reads, which no other rank has to know.
+    """
+    with warnings.catch_warnings():
+        # torch warns that it reads in one process, as intended here
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        try:
+            load(
+                tensors,
+                storage_reader=CheckingReader(content),
+                planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+                no_dist=True,
+            )
+        except CheckpointException as failure:
+            [(cause, _)] = failure.failures.values()
+            raise cause from failure
 
 
 def _filled(content: ShardedContent, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -412,11 +411,8 @@ class CheckingReader(filesystem.FileSystemReader):
         for file, items in by_file.items():
             try:
                 with self.fs.create_stream(self.fs.concat_path(self.path, file), "rb") as stream:
-                    places = [self.storage_data[item.storage_index] for item in items]
-                    for offset, num_bytes in {(place.offset, place.length) for place in places}:
-                        stream.seek(offset)
-                        files.check_archive(io.BytesIO(stream.read(num_bytes)))
-                super().read_data(replace(plan, items=items), planner)
+                    for item in sorted(items, key=lambda one: self.storage_data[one.storage_index].offset):
+                        _read_item(stream, item, self.storage_data[item.storage_index], planner)
             except FileNotFoundError as error:
                 raise _unreadable(self._content.directory, f"has no {file}") from error
             except OSError:
@@ -427,6 +423,23 @@ class CheckingReader(filesystem.FileSystemReader):
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+
+def _read_item(
+    stream: IO[bytes], item: planning.ReadItem, place: filesystem._StorageInfo, planner: planning.LoadPlanner
+) -> None:
+    """Read a part of a tensor, and verify the checksum of the chunk that it lies in."""
+    stream.seek(place.offset)
+    archive = io.BytesIO(stream.read(place.length))
+    files.check_archive(archive)
+    archive.seek(0)
+    chunk = torch.load(archive, map_location="cpu", weights_only=True)
+    target = planner.resolve_tensor(item).detach()
+    part = narrow_tensor_by_index(chunk, item.storage_offsets, item.lengths)
+    if part.size() != target.size():
+        raise ValueError(f"a chunk of {tuple(part.size())} in place of one of {tuple(target.size())}")
+    target.copy_(part)
+    planner.commit_tensor(item, target)
 
 
 def _unreadable(directory: Path | str, problem: str) -> CheckpointError:

@@ -108,7 +108,10 @@ class CheckpointWriter:
             content, error = _attempt(lambda: read_plain_part(locate(path)))
             self._raise_shared(error, path)
             assert content is not None
-            return with_objects(read_chunks(content, group), content.directory, weights_only)
+            checkpoint, error = _attempt(lambda: with_objects(read_chunks(content, group), path, weights_only))
+            self._raise_shared(error, path)
+            assert checkpoint is not None
+            return checkpoint
         is_copied = sharded or self._strategy.device.type != "cpu"
         mmap = is_copied and self._strategy.world_size > 1
         return read_checkpoint(path, mmap=mmap, weights_only=weights_only)
