@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -426,7 +426,7 @@ class CheckingReader(filesystem.FileSystemReader):
 
 
 def _read_item(
-    stream: IO[bytes], item: planning.ReadItem, place: filesystem._StorageInfo, planner: planning.LoadPlanner
+    stream: Any, item: planning.ReadItem, place: filesystem._StorageInfo, planner: planning.LoadPlanner
 ) -> None:
     """Read a part of a tensor, and verify the checksum of the chunk that it lies in."""
     stream.seek(place.offset)

@@ -102,11 +102,13 @@ def _parts(pairs: Sequence[tuple[Any, DTensor | None]]) -> list[Any]:
             if like is not None and _cut(value) == _cut(like):
                 parts.append(value.to_local())
                 continue
-            if value.device_mesh.size() > 1 and _cut(value)[1] == [(value.device_mesh.size(), Shard, 0)]:
+            mesh = value.device_mesh
+            if mesh.ndim == 1 and value.device.type == "cpu" and _cut(value)[1] == [(mesh.size(), Shard, 0)]:
                 chunked[idx] = value, like
             value = None if idx in chunked else value.full_tensor()
-        is_whole = isinstance(value, Tensor) and like is not None
-        parts.append(local_part(value.detach(), like.device_mesh, like.placements) if is_whole else value)
+        if like is not None and isinstance(value, Tensor):
+            value = local_part(value.detach(), like.device_mesh, like.placements)
+        parts.append(value)
     for idx, part in zip(chunked, _exchanged(list(chunked.values())), strict=True):
         parts[idx] = part
     return parts
@@ -187,7 +189,10 @@ def _exchange(chunks: Sequence[DTensor], boxes: Sequence[_Box]) -> list[Tensor]:
     received = torch.empty(sum(map(sum, num_bytes)), dtype=torch.uint8)
     splits = [sum(of_rank) for of_rank in num_bytes], [piece.numel() for piece in sent]
     dist.all_to_all_single(received, torch.cat(sent), *splits, group=group)
-    pieces_of = [iter(part.split(of_rank)) for part, of_rank in zip(received.split(splits[0]), num_bytes, strict=True)]
+    pieces_of = [
+        iter(torch.split(part, of_rank))
+        for part, of_rank in zip(torch.split(received, splits[0]), num_bytes, strict=True)
+    ]
     parts = list[Tensor]()
     for idx, chunk in enumerate(chunks):
         # cloned, as a view of another dtype must be aligned
