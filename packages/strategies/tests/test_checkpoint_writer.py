@@ -275,7 +275,7 @@ def test_every_rank_raises_the_error_of_one(tmp_path: Path) -> None:
         assert found["private disks"][0] == "NotSharedError"
         assert re.search(
             r"`path` must be one directory for all ranks; rank 0 \(node '.+'\) does not see what others wrote: "
-            r"__1_0.distcp \(node '.+'\), but got '.*/private.ckpt'.*Save to a `dirpath` that all machines share",
+            r"__1_0.distcp \(node '.+'\), but got '.*/private.ckpt'.*Use a `dirpath` that all machines share",
             found["private disks"][1],
         )
         assert found["left on private disks"] == []

@@ -102,6 +102,21 @@ def test_tied_weights_are_written_once(mesh: DeviceMesh, tmp_path: Path) -> None
     assert 200_000 < sum(sizes) < 300_000
 
 
+def test_chunks_of_one_layout_are_unpickled_once(
+    mesh: DeviceMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = [torch.randn(4, 3), torch.randn(4, 3), torch.randn(3, 4).t(), torch.randn(4, 3), torch.randn(3, 4).t()]
+    # from_local: distribute_tensor would make all of them contiguous
+    saved = [DTensor.from_local(whole, mesh, [Shard(0)]) for whole in wholes]
+    writer().save({"weights": saved}, str(tmp_path / "a.ckpt"))
+    calls = list[Any]()
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda file, **kwargs: (calls.append(file), load(file, **kwargs))[1])
+    read = read_checkpoint(tmp_path / "a.ckpt")["weights"]
+    assert all(map(torch.equal, read, wholes))
+    assert len(calls) == 3  # the plain part, and one for each layout
+
+
 def test_tools_of_torch_read_the_sharded_tensors(directory: Path, tmp_path: Path) -> None:
     dcp_to_torch_save(directory, tmp_path / "torch.pt")
     tensors = torch.load(tmp_path / "torch.pt")

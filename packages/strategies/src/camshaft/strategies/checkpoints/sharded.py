@@ -12,6 +12,7 @@ import io
 import math
 import os
 import socket
+import sys
 import uuid
 import warnings
 from collections import Counter, defaultdict
@@ -115,6 +116,12 @@ class NotSharedError(OSError):
     """A directory that is not the same for all ranks, such as one on the disk of each machine."""
 
 
+def not_shared(problem: str, path: str, where: str) -> NotSharedError:
+    """Return the error for a directory that is not the same for all ranks."""
+    action = "Use a `dirpath` that all machines share, or a store such as 's3://bucket/runs'."
+    return NotSharedError(must_be("path", f"one directory for all ranks; {problem}", path, where, action))
+
+
 def _check_arrived(target: str, directory: str, index: metadata.Metadata, group: dist.ProcessGroup) -> None:
     """Raise `NotSharedError` on every rank unless rank 0 sees every file of the index with its size. Collective.
 
@@ -139,9 +146,7 @@ def _check_arrived(target: str, directory: str, index: metadata.Metadata, group:
     nodes: list[str] = [""] * dist.get_world_size(group)
     dist.all_gather_object(nodes, socket.gethostname(), group=group)
     lacking = ", ".join(f"{file} (node {nodes[int(file.split('_')[-2])]!r})" for file in outcome[0])
-    rule = f"one directory for all ranks; rank 0 (node {nodes[0]!r}) does not see what others wrote: {lacking}"
-    action = "Save to a `dirpath` that all machines share, or to a store such as 's3://bucket/runs'."
-    raise NotSharedError(must_be("path", rule, target, "save", action))
+    raise not_shared(f"rank 0 (node {nodes[0]!r}) does not see what others wrote: {lacking}", target, "save")
 
 
 def _size_or_zero(path: str) -> int:
@@ -356,6 +361,7 @@ def _load(content: ShardedContent, tensors: dict[str, Tensor]) -> None:
     with warnings.catch_warnings():
         # torch warns that it reads in one process, as intended here
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")  # it is copied
         try:
             load(
                 tensors,
@@ -405,6 +411,7 @@ class CheckingReader(filesystem.FileSystemReader):
         return self._content.index
 
     def read_data(self, plan: planning.LoadPlan, planner: planning.LoadPlanner) -> Future[None]:
+        layouts: dict[tuple[bytes, ...], _Layout] = {}
         by_file: dict[str, list[planning.ReadItem]] = defaultdict(list)
         for item in plan.items:
             by_file[self.storage_data[item.storage_index].relative_path].append(item)
@@ -412,7 +419,14 @@ class CheckingReader(filesystem.FileSystemReader):
             try:
                 with self.fs.create_stream(self.fs.concat_path(self.path, file), "rb") as stream:
                     for item in sorted(items, key=lambda one: self.storage_data[one.storage_index].offset):
-                        _read_item(stream, item, self.storage_data[item.storage_index], planner)
+                        place = self.storage_data[item.storage_index]
+                        stream.seek(place.offset)
+                        chunk = _chunk_of(stream.read(place.length), layouts)
+                        part = narrow_tensor_by_index(chunk, item.storage_offsets, item.lengths)
+                        target = planner.resolve_tensor(item).detach()
+                        if part.size() != target.size():
+                            raise ValueError(f"a chunk of {tuple(part.size())} in place of {tuple(target.size())}")
+                        target.copy_(part)
             except FileNotFoundError as error:
                 raise _unreadable(self._content.directory, f"has no {file}") from error
             except OSError:
@@ -425,21 +439,31 @@ class CheckingReader(filesystem.FileSystemReader):
         return done
 
 
-def _read_item(
-    stream: Any, item: planning.ReadItem, place: filesystem._StorageInfo, planner: planning.LoadPlanner
-) -> None:
-    """Read a part of a tensor, and verify the checksum of the chunk that it lies in."""
-    stream.seek(place.offset)
-    archive = io.BytesIO(stream.read(place.length))
-    files.check_archive(archive)
-    archive.seek(0)
-    chunk = torch.load(archive, map_location="cpu", weights_only=True)
-    target = planner.resolve_tensor(item).detach()
-    part = narrow_tensor_by_index(chunk, item.storage_offsets, item.lengths)
-    if part.size() != target.size():
-        raise ValueError(f"a chunk of {tuple(part.size())} in place of one of {tuple(target.size())}")
-    target.copy_(part)
-    planner.commit_tensor(item, target)
+_Layout = tuple[torch.dtype, torch.Size, tuple[int, ...], int]
+"""Dtype, size, stride and storage offset of a tensor."""
+
+
+def _chunk_of(archive: bytes, layouts: dict[tuple[bytes, ...], _Layout]) -> Tensor:
+    """Return the tensor of an archive of `torch.save`, as a view of it, once its checksums are verified.
+
+    Unpickling takes longer than all else, and equal pickles have tensors of one layout.
+
+    Args:
+        archive: The archive.
+        layouts: Those of earlier archives, by their pickles; this one's is added.
+    """
+    records = files.verified_records(archive)
+    data = records.get("data/0", memoryview(b""))
+    key = tuple(bytes(records.get(name, b"")) for name in ("data.pkl", "byteorder"))
+    if key not in layouts:
+        chunk = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+        is_plain = type(chunk) is Tensor and chunk.layout is torch.strided and not (chunk.is_conj() or chunk.is_neg())
+        if not is_plain or chunk.untyped_storage().nbytes() != len(data) or key[1] != sys.byteorder.encode():
+            return chunk
+        layouts[key] = chunk.dtype, chunk.size(), chunk.stride(), int(chunk.storage_offset())
+    dtype, size, stride, offset = layouts[key]
+    flat = torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
+    return flat.as_strided(size, stride, offset)
 
 
 def _unreadable(directory: Path | str, problem: str) -> CheckpointError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -97,13 +98,15 @@ def _parts(pairs: Sequence[tuple[Any, DTensor | None]]) -> list[Any]:
     """
     parts = list[Any]()
     chunked = dict[int, tuple[DTensor, DTensor | None]]()
+    cut = functools.cache(_cut)  # many tensors, few meshes
     for idx, (value, like) in enumerate(pairs):
         if isinstance(value, DTensor):
-            if like is not None and _cut(value) == _cut(like):
+            mesh = value.device_mesh
+            own_cut = cut(mesh, value.placements)
+            if like is not None and own_cut == cut(like.device_mesh, like.placements):
                 parts.append(value.to_local())
                 continue
-            mesh = value.device_mesh
-            if mesh.ndim == 1 and value.device.type == "cpu" and _cut(value)[1] == [(mesh.size(), Shard, 0)]:
+            if mesh.ndim == 1 and value.device.type == "cpu" and own_cut[1] == [(mesh.size(), Shard, 0)]:
                 chunked[idx] = value, like
             value = None if idx in chunked else value.full_tensor()
         if like is not None and isinstance(value, Tensor):
@@ -114,12 +117,11 @@ def _parts(pairs: Sequence[tuple[Any, DTensor | None]]) -> list[Any]:
     return parts
 
 
-def _cut(tensor: DTensor) -> tuple[list[int], list[tuple[int, type, int | None]]]:
+def _cut(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> tuple[list[int], list[tuple[int, type, int | None]]]:
     """Return the ranks that have parts of a tensor, and how each dimension of their mesh cuts it."""
-    mesh = tensor.device_mesh
     cuts = [
         (mesh.size(mesh_dim), type(placement), getattr(placement, "dim", None))
-        for mesh_dim, placement in enumerate(tensor.placements)
+        for mesh_dim, placement in enumerate(placements)
         if mesh.size(mesh_dim) > 1
     ]
     return mesh.mesh.flatten().tolist(), cuts
