@@ -280,6 +280,12 @@ def test_every_rank_raises_the_error_of_one(tmp_path: Path) -> None:
         )
         assert found["left on private disks"] == []
         assert found["left over"] == []
+        *read, damaged, whole, in_parts = found["loaded from private disks"]
+        assert read == [[epoch, 999 * 499, "ReLU"] for epoch in (1, 1, 2, 2)]
+        assert damaged[0] == "CheckpointError" and "disk-of-0/one.ckpt" in damaged[1]
+        for kind, message, _ in (whole, in_parts):
+            assert kind == "NotSharedError"
+            assert re.search(r"ranks 1 \(node '.+'\) do not see what rank 0 \(node '.+'\) does.*some.ckpt", message)
     assert first["not plain"][2] == ["Raised on rank 1 by the checkpoint '" + str(tmp_path / "good.ckpt") + "'."]
 
 
