@@ -17,7 +17,7 @@ import uuid
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,11 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint import planner as planning
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    create_default_local_save_plan,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
@@ -51,8 +55,31 @@ FORMAT = "camshaft sharded checkpoint"
 VERSION = 1
 
 
+@dataclass
+class KeptPlan:
+    """The plan of the latest save, which saves of tensors in the same parts use again.
+
+    Not torch's cache of plans: this one belongs to a writer, tells dtypes apart, takes files of other names, and has no
+    copy of every rank's plan.
+
+    Attributes:
+        proposed: What this rank could write.
+        items: What it was to write of it.
+        index: The index of all tensors, on rank 0.
+    """
+
+    proposed: planning.SavePlan | None = None
+    items: list[planning.WriteItem] = field(default_factory=list)
+    index: metadata.Metadata = field(default_factory=lambda: metadata.Metadata({}))
+
+
 def write_sharded(
-    plain: Any, tensors: Mapping[str, DTensor], local_parts: Mapping[str, Tensor], path: str, group: dist.ProcessGroup
+    plain: Any,
+    tensors: Mapping[str, DTensor],
+    local_parts: Mapping[str, Tensor],
+    path: str,
+    group: dist.ProcessGroup,
+    kept: KeptPlan,
 ) -> None:
     """Write a checkpoint with sharded tensors durably and atomically.
 
@@ -67,29 +94,30 @@ def write_sharded(
         local_parts: This rank's parts of them.
         path: The target, or its URL.
         group: All ranks, with a backend for the CPU.
+        kept: The plan of the latest save with this group; becomes this one's.
 
     Raises:
         NotSharedError: If rank 0 does not see what other ranks wrote, on every rank; nothing is published then.
     """
     is_first = dist.get_rank(group) == 0
     place = local_path(path)
-    names: list[Any] = [None]
-    if is_first:
-        names = [f"__{uuid.uuid4().hex[:8]}" if is_url(place) else str(new_partial_name(Path(place)))]
-    dist.broadcast_object_list(names, src=0, group=group)
+    new_name = f"__{uuid.uuid4().hex[:8]}" if is_url(place) else str(new_partial_name(Path(place)))
+    proposed = create_default_local_save_plan(dict(tensors), is_first)
+    states: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(states, (new_name if is_first else "", proposed == kept.proposed), group=group)
+    new_name = states[0][0]
+    planner = _Planner(local_parts, proposed, kept if all(is_kept for _, is_kept in states) else None)
     directory: NewLocalDirectory | NewStoreDirectory
     if is_url(place):
         from camshaft.strategies.checkpoints.sharded_in_store import NewStoreDirectory  # imports fsspec
 
-        directory = NewStoreDirectory(place, names[0], is_first)
+        directory = NewStoreDirectory(place, new_name, is_first)
     else:
-        directory = NewLocalDirectory(Path(place), Path(names[0]), is_first)
+        directory = NewLocalDirectory(Path(place), Path(new_name), is_first)
     with directory.opened:
         try:
             try:
-                index = save(
-                    dict(tensors), storage_writer=directory, planner=_LocalParts(local_parts), process_group=group
-                )
+                index = save(dict(tensors), storage_writer=directory, planner=planner, process_group=group)
             except CheckpointException as failure:
                 rank, (cause, _) = min(failure.failures.items(), key=lambda item: item[0])
                 cause.add_note(f"Raised on rank {rank}.")
@@ -105,7 +133,11 @@ def write_sharded(
             dist.broadcast_object_list(outcome, src=0, group=group)
             if outcome[0] is not None:
                 raise outcome[0]
+            kept.proposed, kept.items = proposed, planner.plan.items
+            if is_first:
+                kept.index = index
         except BaseException as error:
+            kept.proposed = None
             if is_first or isinstance(error, NotSharedError):
                 with contextlib.suppress(Exception):  # the first error is the one to raise
                     directory.discard()
@@ -169,12 +201,32 @@ def _plain_index(index: metadata.Metadata) -> dict[str, dict[str, Any]]:
     return plain
 
 
-class _LocalParts(DefaultSavePlanner):
-    """A planner by the tensors' placements that writes copies of their parts, so that the tensors may change."""
+class _Planner(DefaultSavePlanner):
+    """A planner by the tensors' placements that writes copies of their parts, so that the tensors may change.
 
-    def __init__(self, local_parts: Mapping[str, Tensor]) -> None:
+    Args:
+        local_parts: The copies of this rank.
+        proposed: What this rank could write.
+        kept: The plan of an earlier save, if all ranks propose what they did then.
+    """
+
+    def __init__(self, local_parts: Mapping[str, Tensor], proposed: planning.SavePlan, kept: KeptPlan | None) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._local_parts = local_parts
+        self.plan = proposed
+        self._kept = kept
+
+    def create_local_plan(self) -> planning.SavePlan:
+        return self.plan if self._kept is None else planning.SavePlan([])
+
+    def create_global_plan(
+        self, all_plans: list[planning.SavePlan]
+    ) -> tuple[list[planning.SavePlan], metadata.Metadata]:
+        return super().create_global_plan(all_plans) if self._kept is None else (all_plans, self._kept.index)
+
+    def finish_plan(self, new_plan: planning.SavePlan) -> planning.SavePlan:
+        self.plan = new_plan if self._kept is None else replace(new_plan, items=self._kept.items)
+        return self.plan
 
     def lookup_object(self, index: metadata.MetadataIndex) -> Tensor:
         return self._local_parts[index.fqn]

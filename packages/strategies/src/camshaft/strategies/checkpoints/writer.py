@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,9 @@ from camshaft.hooks_core.support.remote_files import INDEX_FILE, is_folder, is_u
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, Keys, is_sharded, name_of, separate
 from camshaft.strategies.checkpoints.file import check_is_file, write_plain
 from camshaft.strategies.checkpoints.reading import locate, read_checkpoint, with_objects
+
+if TYPE_CHECKING:
+    from camshaft.strategies.checkpoints.sharded import KeptPlan
 
 T = TypeVar("T")
 
@@ -58,6 +61,7 @@ class CheckpointWriter:
         self._latest: PendingWrite | None = None
         self._group: dist.ProcessGroup | None = None
         self._group_of: dist.ProcessGroup | None = None
+        self._kept_plan: KeptPlan | None = None
 
     def save(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
         """Write a checkpoint, after the previous one is written. Collective.
@@ -173,15 +177,17 @@ class CheckpointWriter:
     def _agree_on(self, parts: _Parts, error: BaseException | None, path: str) -> None:
         """Raise on all ranks if one has an error or other sharded tensors. Collective."""
         self._raise_shared(error, path)
-        own = (set(parts.sharded), parts.same_as)
+        digest = hashlib.sha256("\n".join(sorted(parts.sharded)).encode()).digest()  # names of many ranks are long
+        own = (digest, parts.same_as)
         gathered = [own] if self._strategy.world_size == 1 else self._strategy.all_gather(own)
-        names, same_as = gathered[0]
-        for other_rank, (other_names, _) in enumerate(gathered):
-            if other_names != names:
-                differing = sorted(names ^ other_names)
-                rule = f"the same sharded tensors on every rank; ranks 0 and {other_rank} differ in these"
-                raise ValueError(must_be("checkpoint", rule, differing, "save", "Save the same names everywhere."))
-        for name in same_as:
+        digests = [of_rank for of_rank, _ in gathered]
+        if len(set(digests)) > 1:
+            names = self._strategy.all_gather(set(parts.sharded))
+            other_rank = next(rank for rank, of_rank in enumerate(digests) if of_rank != digests[0])
+            differing = sorted(names[0] ^ names[other_rank])
+            rule = f"the same sharded tensors on every rank; ranks 0 and {other_rank} differ in these"
+            raise ValueError(must_be("checkpoint", rule, differing, "save", "Save the same names everywhere."))
+        for name in gathered[0][1]:
             del parts.sharded[name], parts.local_parts[name]
 
     def _raise_shared(self, error: BaseException | None, path: str) -> None:
@@ -194,10 +200,11 @@ class CheckpointWriter:
         """Return the function that writes this rank's part; None if it has none."""
         plain, sharded, local_parts = parts.plain, parts.sharded, parts.local_parts
         if sharded:
-            from camshaft.strategies.checkpoints.sharded import write_sharded
+            from camshaft.strategies.checkpoints.sharded import KeptPlan, write_sharded
 
             group = self._checkpoint_group()
-            return lambda: write_sharded(plain, sharded, local_parts, path, group)
+            self._kept_plan = kept = self._kept_plan or KeptPlan()
+            return lambda: write_sharded(plain, sharded, local_parts, path, group, kept)
         if self._strategy.global_rank == 0:
             return lambda: write_plain(plain, path)
         return None
@@ -209,6 +216,7 @@ class CheckpointWriter:
             timeout: timedelta | None = getattr(self._strategy, "timeout", None)
             self._group = dist.new_group(backend="gloo", timeout=timeout, group_desc="checkpoints")
             self._group_of = world
+            self._kept_plan = None
         return self._group
 
 
