@@ -16,6 +16,7 @@ from typing import Any
 import callback_overhead
 import checkpoint_blocking
 import distributed_overhead
+import sharded_checkpoints
 from camshaft.hooks_core.support.messages import must_be
 from framework_overhead.report import circumstances_lines, markdown_table, summary_rows
 
@@ -28,6 +29,7 @@ _ROWS = {
     "callback_overhead": callback_overhead.table_rows,
     "checkpoint_blocking": checkpoint_blocking.table_rows,
     "distributed_overhead": distributed_overhead.table_rows,
+    "sharded_checkpoints": sharded_checkpoints.table_rows,
 }
 
 

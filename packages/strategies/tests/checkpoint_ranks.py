@@ -6,10 +6,12 @@ python checkpoint_ranks.py FOLDER [--save] [--load N ...] [--failures]
 from __future__ import annotations
 
 import argparse
+import shutil
 import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from camshaft.strategies import CheckpointError
+from camshaft.strategies import CheckpointError, write_checkpoint
+from camshaft.strategies.checkpoints import sharded as sharded_module
+from camshaft.strategies.checkpoints import writer as writer_module
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 
 # Divisible and not, fewer rows than ranks, empty, without dimensions.
@@ -174,7 +178,7 @@ def fail(strategy: Any, folder: Path) -> dict[str, Any]:
     good = str(folder / "good.ckpt")
     sharded, replicated = {"weights": distribute_tensor(torch.ones(4), mesh, [Shard(0)])}, {"weights": torch.ones(4)}
     now, later = CheckpointWriter(strategy, asynchronous=False), CheckpointWriter(strategy, asynchronous=True)
-    is_last = strategy.global_rank == strategy.world_size - 1
+    is_first, is_last = strategy.global_rank == 0, strategy.global_rank == strategy.world_size - 1
     found: dict[str, Any] = {}
     for name, checkpoint in (("sharded", sharded), ("replicated", replicated)):
         found[f"{name}, at once"] = caught(lambda checkpoint=checkpoint: now.save(checkpoint, below))
@@ -189,7 +193,12 @@ def fail(strategy: Any, folder: Path) -> dict[str, Any]:
     found["different names"] = caught(lambda: later.save({"here" if is_last else "there": sharded}, good))
     found["not plain"] = caught(lambda: later.save({"callbacks": threading.Lock() if is_last else 0}, good))
     found["absent"] = caught(lambda: now.load(str(folder / "absent.ckpt"), sharded=True))
+    own_disk = folder / f"disk-of-{strategy.global_rank}"
+    with mock.patch.object(sharded_module, "Path", lambda path: own_disk / Path(path).name):
+        found["private disks"] = caught(lambda: now.save(sharded, str(folder / "private.ckpt")))
+    found["left on private disks"] = sorted(path.name for path in own_disk.iterdir())
     now.save(sharded, str(folder / "damaged.ckpt"))
+    found["loaded from private disks"] = load_from_private_disks(now, own_disk, folder / "damaged.ckpt", is_first)
     if strategy.global_rank == 0:
         (folder / "damaged.ckpt" / "__1_0.distcp").write_bytes(b"damaged")
     strategy.barrier()
@@ -197,6 +206,25 @@ def fail(strategy: Any, folder: Path) -> dict[str, Any]:
     found["damaged part"] = error and (error[0] == CheckpointError.__name__, error[1])
     found["left over"] = sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
     return found
+
+
+def load_from_private_disks(writer: CheckpointWriter, disk: Path, whole: Path, is_first: bool) -> list[Any]:
+    """Return what each rank finds at a path that leads to a disk of its own: none or another than rank 0 has."""
+    found = list[Any]()
+    path, directory = disk / "one.ckpt", disk / "some.ckpt"
+    for epoch in range(2):  # the second time, the other ranks have one of their own
+        if is_first or epoch == 1:
+            write_checkpoint({"epoch": epoch + is_first, "weights": torch.arange(999), "kind": nn.ReLU}, path)
+        for sharded in (False, True):
+            with mock.patch.object(writer_module, "_PIECE_BYTES", 1000):
+                read = writer.load(str(path), sharded=sharded, weights_only=False)
+            found.append([read["epoch"], int(read["weights"].sum()), read["kind"].__name__])
+    if is_first:
+        path.write_bytes(path.read_bytes()[:-1])
+        shutil.copytree(whole, directory)
+    found.append(caught(lambda: writer.load(str(path), sharded=False)))
+    found.append(caught(lambda: writer.load(str(directory), sharded=False)))
+    return [*found, caught(lambda: writer.load(str(directory), sharded=True))]
 
 
 def main() -> None:

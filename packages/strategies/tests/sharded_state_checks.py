@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -30,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.strategies.precision import ScaledPrecision
+from camshaft.strategies.sharding.state import tensor_like
 
 ARGUMENTS: list[dict[str, Any]] = [{}, {"reshard_after_forward": False}, {"policy": Block}]
 
@@ -165,10 +168,11 @@ def check_states_of_any_layout_are_loaded() -> None:
     one.load_state_dict(modules[0])
     train(SingleDeviceStrategy("cpu"), one, optimizer_state=whole(optimizers[0]))
     for of_module, of_optimizer in zip(modules, optimizers, strict=True):
-        for arguments in ({}, {"cpu_offload": True}, {"tensor_parallel": 2}):
+        for arguments in ({}, {"cpu_offload": True}, {"tensor_parallel": 2}, {"data_parallel_replicas": 2}):
             ours, strategy = ParallelNet(), sharded(**arguments)
             set_up(strategy, ours)
-            strategy.load_module_state(ours, of_module)
+            with mock.patch.object(DTensor, "full_tensor", side_effect=AssertionError("a tensor is gathered")):
+                strategy.load_module_state(ours, of_module)
             assert_close(state(ours), modules[0], 0.0)
             loaded = train(strategy, ours, optimizer_state=of_optimizer)
             assert_close(state(ours), state(one), 1e-5)
@@ -177,6 +181,26 @@ def check_states_of_any_layout_are_loaded() -> None:
                 for item in loaded.state.values()
                 for name, value in item.items()
             )
+
+
+def check_chunks_are_cut_as_any_other_tensor() -> None:
+    num_ranks = dist.get_world_size()
+    world = init_device_mesh("cpu", (num_ranks,))
+    meshes = [world, *([init_device_mesh("cpu", (2, num_ranks // 2))] if num_ranks > 2 else [])]
+    for shape in ((8, 6), (7, 3), (1, 5), (5,), (0, 3), (3, 0), (2, 3, 5)):
+        for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64):
+            full = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+            chunks = distribute_tensor(full, world, [Shard(0)])
+            kinds = [Replicate(), *map(Shard, range(full.dim()))]
+            layouts = [(mesh, cuts) for mesh in meshes for cuts in product(kinds, repeat=mesh.ndim)]
+            likes = [distribute_tensor(full, mesh, list(cuts)) for mesh, cuts in layouts]
+            for like in (*likes, *([likes[0].full_tensor()] if num_ranks > 1 else [])):
+                placed = tensor_like(chunks, like)
+                own, expected = (one.to_local() if isinstance(one, DTensor) else one for one in (placed, like))
+                assert torch.equal(own, expected), (shape, dtype, like)
+
+
+on_four_chunks_are_cut_as_any_other_tensor = check_chunks_are_cut_as_any_other_tensor
 
 
 def check_states_that_do_not_fit_are_refused() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -271,7 +272,20 @@ def test_every_rank_raises_the_error_of_one(tmp_path: Path) -> None:
         assert found["absent"][0] == "FileNotFoundError"
         assert found["damaged part"][0]
         assert "which has a damaged __1_0.distcp" in found["damaged part"][1]
+        assert found["private disks"][0] == "NotSharedError"
+        assert re.search(
+            r"`path` must be one directory for all ranks; rank 0 \(node '.+'\) does not see what others wrote: "
+            r"__1_0.distcp \(node '.+'\), but got '.*/private.ckpt'.*Use a `dirpath` that all machines share",
+            found["private disks"][1],
+        )
+        assert found["left on private disks"] == []
         assert found["left over"] == []
+        *read, damaged, whole, in_parts = found["loaded from private disks"]
+        assert read == [[epoch, 999 * 499, "ReLU"] for epoch in (1, 1, 2, 2)]
+        assert damaged[0] == "CheckpointError" and "disk-of-0/one.ckpt" in damaged[1]
+        for kind, message, _ in (whole, in_parts):
+            assert kind == "NotSharedError"
+            assert re.search(r"ranks 1 \(node '.+'\) do not see what rank 0 \(node '.+'\) does.*some.ckpt", message)
     assert first["not plain"][2] == ["Raised on rank 1 by the checkpoint '" + str(tmp_path / "good.ckpt") + "'."]
 
 

@@ -83,8 +83,11 @@ def test_a_file_is_what_it_is_on_a_disk(asynchronous: bool, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_directory_is_replaced_by_its_index_and_its_old_parts_are_removed(mesh: Any, asynchronous: bool) -> None:
+    writer = CheckpointWriter(OnlyRank(), asynchronous)  # type: ignore[arg-type]
     for value in (1.0, 2.0):
-        save({"w": sharded(mesh, value), "steps": value}, asynchronous)
+        pending = writer.save({"w": sharded(mesh, value), "steps": value}, URL)
+        if pending is not None:
+            pending.wait()
         whole = read_checkpoint(URL)
         assert torch.equal(whole["w"], torch.full((5, 2), value)) and whole["steps"] == value
         chunks = CheckpointWriter(OnlyRank(), False).load(URL, sharded=True)["w"]  # type: ignore[arg-type]

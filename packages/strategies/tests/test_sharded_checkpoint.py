@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from launching import run_ranks
 from torch import nn
+from torch.distributed.checkpoint import default_planner
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
@@ -100,6 +101,53 @@ def test_tied_weights_are_written_once(mesh: DeviceMesh, tmp_path: Path) -> None
     writer().save({"state_dict": {"embedding": large, "head": large.detach()}}, str(tmp_path / "a.ckpt"))
     sizes = [path.stat().st_size for path in (tmp_path / "a.ckpt").iterdir()]
     assert 200_000 < sum(sizes) < 300_000
+
+
+def test_saves_of_the_same_parts_are_planned_once(
+    mesh: DeviceMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_plans = 0
+    plan = default_planner.create_default_global_save_plan
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal num_plans
+        num_plans += 1
+        return plan(*args, **kwargs)
+
+    monkeypatch.setattr(default_planner, "create_default_global_save_plan", counted)
+    saves = writer()
+
+    def save(whole: torch.Tensor, expected: int, name: str = "a.ckpt") -> None:
+        saves.save({"weights": distribute_tensor(whole, mesh, [Shard(0)])}, str(tmp_path / name))
+        read = read_checkpoint(tmp_path / name)["weights"]
+        assert read.dtype == whole.dtype and torch.equal(read, whole)
+        assert num_plans == expected
+
+    save(torch.zeros(4, 3), 1)
+    save(torch.ones(4, 3), 1)
+    save(torch.ones(4, 3), 1, "b.ckpt")
+    save(torch.ones(4, 3, dtype=torch.bfloat16), 2)
+    save(torch.ones(5, 3), 3)
+    (tmp_path / "a-file").touch()
+    with pytest.raises(NotADirectoryError):
+        save(torch.zeros(5, 3), 3, "a-file/a.ckpt")
+    save(torch.zeros(5, 3), 4)
+    save(torch.ones(5, 3), 4)
+
+
+def test_chunks_of_one_layout_are_unpickled_once(
+    mesh: DeviceMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = [torch.randn(4, 3), torch.randn(4, 3), torch.randn(3, 4).t(), torch.randn(4, 3), torch.randn(3, 4).t()]
+    # from_local: distribute_tensor would make all of them contiguous
+    saved = [DTensor.from_local(whole, mesh, [Shard(0)]) for whole in wholes]
+    writer().save({"weights": saved}, str(tmp_path / "a.ckpt"))
+    calls = list[Any]()
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda file, **kwargs: (calls.append(file), load(file, **kwargs))[1])
+    read = read_checkpoint(tmp_path / "a.ckpt")["weights"]
+    assert all(map(torch.equal, read, wholes))
+    assert len(calls) == 3  # the plain part, and one for each layout
 
 
 def test_tools_of_torch_read_the_sharded_tensors(directory: Path, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import pickle
 import re
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -215,6 +217,26 @@ def check_archive(stream: Any) -> None:
         raise zipfile.BadZipFile(contents.first_line(error)) from error
     if damaged is not None:
         raise zipfile.BadZipFile(f"wrong checksum or kind of {damaged}")
+
+
+def verified_records(archive: bytes) -> dict[str, memoryview]:
+    """Return the contents of an archive of `torch.save` in memory by name; faster than `check_archive`.
+
+    Raises:
+        zipfile.BadZipFile, struct.error: If it is truncated or has a wrong checksum.
+    """
+    records = dict[str, memoryview]()
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        entries = opened.infolist()
+    for entry in entries:
+        # a name and further fields follow the 30 bytes of an entry's header, in lengths of their own
+        start = entry.header_offset + 30 + sum(struct.unpack_from("<HH", archive, entry.header_offset + 26))
+        content = memoryview(archive)[start : start + entry.file_size]
+        is_stored = entry.compress_type == zipfile.ZIP_STORED and not entry.external_attr & _IS_DIRECTORY
+        if not is_stored or len(content) < entry.file_size or zlib.crc32(content) != entry.CRC:
+            raise zipfile.BadZipFile(f"wrong checksum or kind of {entry.filename}")
+        records[entry.filename.partition("/")[2]] = content
+    return records
 
 
 def _load(path: Path, map_location: Any, *, mmap: bool, is_trusted: bool) -> Any:

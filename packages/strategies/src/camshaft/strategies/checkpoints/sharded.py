@@ -11,21 +11,28 @@ import contextlib
 import io
 import math
 import os
+import socket
+import sys
 import uuid
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint import planner as planning
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    create_default_local_save_plan,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
@@ -35,6 +42,7 @@ from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
 from camshaft.hooks_core.support.durable_files import flush, lock, new_partial_name, remove
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import exists, is_url, join, local_path, size_of
 from camshaft.strategies.checkpoints import file as files
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, CheckpointError, first_line, unreadable
@@ -47,8 +55,31 @@ FORMAT = "camshaft sharded checkpoint"
 VERSION = 1
 
 
+@dataclass
+class KeptPlan:
+    """The plan of the latest save, which saves of tensors in the same parts use again.
+
+    Not torch's cache of plans: this one belongs to a writer, tells dtypes apart, takes files of other names, and has no
+    copy of every rank's plan.
+
+    Attributes:
+        proposed: What this rank could write.
+        items: What it was to write of it.
+        index: The index of all tensors, on rank 0.
+    """
+
+    proposed: planning.SavePlan | None = None
+    items: list[planning.WriteItem] = field(default_factory=list)
+    index: metadata.Metadata = field(default_factory=lambda: metadata.Metadata({}))
+
+
 def write_sharded(
-    plain: Any, tensors: Mapping[str, DTensor], local_parts: Mapping[str, Tensor], path: str, group: dist.ProcessGroup
+    plain: Any,
+    tensors: Mapping[str, DTensor],
+    local_parts: Mapping[str, Tensor],
+    path: str,
+    group: dist.ProcessGroup,
+    kept: KeptPlan,
 ) -> None:
     """Write a checkpoint with sharded tensors durably and atomically.
 
@@ -63,26 +94,35 @@ def write_sharded(
         local_parts: This rank's parts of them.
         path: The target, or its URL.
         group: All ranks, with a backend for the CPU.
+        kept: The plan of the latest save with this group; becomes this one's.
+
+    Raises:
+        NotSharedError: If rank 0 does not see what other ranks wrote, on every rank; nothing is published then.
     """
     is_first = dist.get_rank(group) == 0
     place = local_path(path)
-    names: list[Any] = [None]
-    if is_first:
-        names = [f"__{uuid.uuid4().hex[:8]}" if is_url(place) else str(new_partial_name(Path(place)))]
-    dist.broadcast_object_list(names, src=0, group=group)
+    new_name = f"__{uuid.uuid4().hex[:8]}" if is_url(place) else str(new_partial_name(Path(place)))
+    proposed = create_default_local_save_plan(dict(tensors), is_first)
+    states: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(states, (new_name if is_first else "", proposed == kept.proposed), group=group)
+    new_name = states[0][0]
+    planner = _Planner(local_parts, proposed, kept if all(is_kept for _, is_kept in states) else None)
     directory: NewLocalDirectory | NewStoreDirectory
     if is_url(place):
         from camshaft.strategies.checkpoints.sharded_in_store import NewStoreDirectory  # imports fsspec
 
-        directory = NewStoreDirectory(place, names[0], is_first)
+        directory = NewStoreDirectory(place, new_name, is_first)
     else:
-        directory = NewLocalDirectory(Path(place), Path(names[0]), is_first)
+        directory = NewLocalDirectory(Path(place), Path(new_name), is_first)
     with directory.opened:
         try:
-            with _cause_raised():
-                index = save(
-                    dict(tensors), storage_writer=directory, planner=_LocalParts(local_parts), process_group=group
-                )
+            try:
+                index = save(dict(tensors), storage_writer=directory, planner=planner, process_group=group)
+            except CheckpointException as failure:
+                rank, (cause, _) = min(failure.failures.items(), key=lambda item: item[0])
+                cause.add_note(f"Raised on rank {rank}.")
+                raise cause from failure
+            _check_arrived(place, str(directory.path), index, group)
             outcome: list[BaseException | None] = [None]
             if is_first:
                 content = {"format": FORMAT, "version": VERSION, "tensors": _plain_index(index), "checkpoint": plain}
@@ -93,22 +133,59 @@ def write_sharded(
             dist.broadcast_object_list(outcome, src=0, group=group)
             if outcome[0] is not None:
                 raise outcome[0]
-        except BaseException:
+            kept.proposed, kept.items = proposed, planner.plan.items
             if is_first:
+                kept.index = index
+        except BaseException as error:
+            kept.proposed = None
+            if is_first or isinstance(error, NotSharedError):
                 with contextlib.suppress(Exception):  # the first error is the one to raise
                     directory.discard()
             raise
 
 
-@contextlib.contextmanager
-def _cause_raised() -> Iterator[None]:
-    """Raise the error of the lowest rank in place of torch's `CheckpointException`."""
+class NotSharedError(OSError):
+    """A directory that is not the same for all ranks, such as one on the disk of each machine."""
+
+
+def not_shared(problem: str, path: str, where: str) -> NotSharedError:
+    """Return the error for a directory that is not the same for all ranks."""
+    action = "Use a `dirpath` that all machines share, or a store such as 's3://bucket/runs'."
+    return NotSharedError(must_be("path", f"one directory for all ranks; {problem}", path, where, action))
+
+
+def _check_arrived(target: str, directory: str, index: metadata.Metadata, group: dist.ProcessGroup) -> None:
+    """Raise `NotSharedError` on every rank unless rank 0 sees every file of the index with its size. Collective.
+
+    Args:
+        target: The name that the directory is to have, for the error.
+        directory: The directory that was written.
+    """
+    outcome: list[Any] = [None]
+    if dist.get_rank(group) == 0:
+        ends: dict[str, int] = {}
+        for place in index.storage_data.values():
+            ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
+        try:
+            outcome = [sorted(file for file, end in ends.items() if _size_or_zero(join(directory, file)) < end)]
+        except Exception as error:  # for the other ranks
+            outcome = [error]
+    dist.broadcast_object_list(outcome, src=0, group=group)
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    if not outcome[0]:
+        return
+    nodes: list[str] = [""] * dist.get_world_size(group)
+    dist.all_gather_object(nodes, socket.gethostname(), group=group)
+    lacking = ", ".join(f"{file} (node {nodes[int(file.split('_')[-2])]!r})" for file in outcome[0])
+    raise not_shared(f"rank 0 (node {nodes[0]!r}) does not see what others wrote: {lacking}", target, "save")
+
+
+def _size_or_zero(path: str) -> int:
     try:
-        yield
-    except CheckpointException as failure:
-        rank, (cause, _) = min(failure.failures.items(), key=lambda item: item[0])
-        cause.add_note(f"Raised on rank {rank}.")
-        raise cause from failure
+        return size_of(path)
+    except FileNotFoundError:
+        return 0
 
 
 def _plain_index(index: metadata.Metadata) -> dict[str, dict[str, Any]]:
@@ -124,12 +201,32 @@ def _plain_index(index: metadata.Metadata) -> dict[str, dict[str, Any]]:
     return plain
 
 
-class _LocalParts(DefaultSavePlanner):
-    """A planner by the tensors' placements that writes copies of their parts, so that the tensors may change."""
+class _Planner(DefaultSavePlanner):
+    """A planner by the tensors' placements that writes copies of their parts, so that the tensors may change.
 
-    def __init__(self, local_parts: Mapping[str, Tensor]) -> None:
+    Args:
+        local_parts: The copies of this rank.
+        proposed: What this rank could write.
+        kept: The plan of an earlier save, if all ranks propose what they did then.
+    """
+
+    def __init__(self, local_parts: Mapping[str, Tensor], proposed: planning.SavePlan, kept: KeptPlan | None) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._local_parts = local_parts
+        self.plan = proposed
+        self._kept = kept
+
+    def create_local_plan(self) -> planning.SavePlan:
+        return self.plan if self._kept is None else planning.SavePlan([])
+
+    def create_global_plan(
+        self, all_plans: list[planning.SavePlan]
+    ) -> tuple[list[planning.SavePlan], metadata.Metadata]:
+        return super().create_global_plan(all_plans) if self._kept is None else (all_plans, self._kept.index)
+
+    def finish_plan(self, new_plan: planning.SavePlan) -> planning.SavePlan:
+        self.plan = new_plan if self._kept is None else replace(new_plan, items=self._kept.items)
+        return self.plan
 
     def lookup_object(self, index: metadata.MetadataIndex) -> Tensor:
         return self._local_parts[index.fqn]
@@ -205,15 +302,12 @@ def read_whole(directory: Path | str, map_location: torch.device | str | None = 
     tensors: dict[str, Tensor] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in _entries(content.index)
     }
-    with warnings.catch_warnings():
-        # torch warns that it reads in one process, as intended here
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        _load(content, tensors, None)
+    _load(content, tensors)
     return _filled(content, {name: tensor.to(map_location or "cpu") for name, tensor in tensors.items()})
 
 
 def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, Any]:
-    """Read the sharded tensors of a directory in equal chunks on all ranks. Collective.
+    """Read this rank's share of the sharded tensors of a directory: equal chunks of them. Not collective.
 
     Args:
         group: All ranks, with a backend for the CPU.
@@ -223,14 +317,14 @@ def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, 
         replicated.
 
     Raises:
-        CheckpointError: If a part is missing or damaged, on every rank.
+        CheckpointError: If a part that this rank reads is missing or damaged.
     """
     mesh = DeviceMesh.from_group(group, "cpu")
     tensors: dict[str, Tensor] = {}
     for name, entry in _entries(content.index):
         placements = [Shard(0) if entry.size else Replicate()]
         tensors[name] = empty_dtensor(entry.size, dtype=entry.properties.dtype, device_mesh=mesh, placements=placements)
-    _load(content, tensors, group)
+    _load(content, tensors)
     return _filled(content, tensors)
 
 
@@ -311,16 +405,25 @@ def _entries(index: metadata.Metadata) -> list[tuple[str, metadata.TensorStorage
     return [(name, entry) for name, entry in entries if isinstance(entry, metadata.TensorStorageMetadata)]
 
 
-def _load(content: ShardedContent, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
-    """Read the chunks of tensors into them."""
-    with _cause_raised():
-        load(
-            tensors,
-            storage_reader=CheckingReader(content),
-            planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-            process_group=group,
-            no_dist=group is None,
-        )
+def _load(content: ShardedContent, tensors: dict[str, Tensor]) -> None:
+    """Read the chunks of tensors into them, or into this rank's parts of them. Not collective.
+
+    Each rank plans its own reads, which no other rank has to know.
+    """
+    with warnings.catch_warnings():
+        # torch warns that it reads in one process, as intended here
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")  # it is copied
+        try:
+            load(
+                tensors,
+                storage_reader=CheckingReader(content),
+                planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+                no_dist=True,
+            )
+        except CheckpointException as failure:
+            [(cause, _)] = failure.failures.values()
+            raise cause from failure
 
 
 def _filled(content: ShardedContent, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -360,17 +463,22 @@ class CheckingReader(filesystem.FileSystemReader):
         return self._content.index
 
     def read_data(self, plan: planning.LoadPlan, planner: planning.LoadPlanner) -> Future[None]:
+        layouts: dict[tuple[bytes, ...], _Layout] = {}
         by_file: dict[str, list[planning.ReadItem]] = defaultdict(list)
         for item in plan.items:
             by_file[self.storage_data[item.storage_index].relative_path].append(item)
         for file, items in by_file.items():
             try:
                 with self.fs.create_stream(self.fs.concat_path(self.path, file), "rb") as stream:
-                    places = [self.storage_data[item.storage_index] for item in items]
-                    for offset, num_bytes in {(place.offset, place.length) for place in places}:
-                        stream.seek(offset)
-                        files.check_archive(io.BytesIO(stream.read(num_bytes)))
-                super().read_data(replace(plan, items=items), planner)
+                    for item in sorted(items, key=lambda one: self.storage_data[one.storage_index].offset):
+                        place = self.storage_data[item.storage_index]
+                        stream.seek(place.offset)
+                        chunk = _chunk_of(stream.read(place.length), layouts)
+                        part = narrow_tensor_by_index(chunk, item.storage_offsets, item.lengths)
+                        target = planner.resolve_tensor(item).detach()
+                        if part.size() != target.size():
+                            raise ValueError(f"a chunk of {tuple(part.size())} in place of {tuple(target.size())}")
+                        target.copy_(part)
             except FileNotFoundError as error:
                 raise _unreadable(self._content.directory, f"has no {file}") from error
             except OSError:
@@ -381,6 +489,33 @@ class CheckingReader(filesystem.FileSystemReader):
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+
+_Layout = tuple[torch.dtype, torch.Size, tuple[int, ...], int]
+"""Dtype, size, stride and storage offset of a tensor."""
+
+
+def _chunk_of(archive: bytes, layouts: dict[tuple[bytes, ...], _Layout]) -> Tensor:
+    """Return the tensor of an archive of `torch.save`, as a view of it, once its checksums are verified.
+
+    Unpickling takes longer than all else, and equal pickles have tensors of one layout.
+
+    Args:
+        archive: The archive.
+        layouts: Those of earlier archives, by their pickles; this one's is added.
+    """
+    records = files.verified_records(archive)
+    data = records.get("data/0", memoryview(b""))
+    key = tuple(bytes(records.get(name, b"")) for name in ("data.pkl", "byteorder"))
+    if key not in layouts:
+        chunk = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+        is_plain = type(chunk) is Tensor and chunk.layout is torch.strided and not (chunk.is_conj() or chunk.is_neg())
+        if not is_plain or chunk.untyped_storage().nbytes() != len(data) or key[1] != sys.byteorder.encode():
+            return chunk
+        layouts[key] = chunk.dtype, chunk.size(), chunk.stride(), int(chunk.storage_offset())
+    dtype, size, stride, offset = layouts[key]
+    flat = torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
+    return flat.as_strided(size, stride, offset)
 
 
 def _unreadable(directory: Path | str, problem: str) -> CheckpointError:

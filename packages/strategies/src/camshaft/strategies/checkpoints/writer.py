@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import mmap
+import os
 import pickle
+import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import accumulate
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,10 +24,13 @@ from torch import Tensor
 
 from camshaft.hooks_core.protocols import Collectives, PendingSave
 from camshaft.hooks_core.support.messages import must_be
-from camshaft.hooks_core.support.remote_files import is_folder
+from camshaft.hooks_core.support.remote_files import INDEX_FILE, is_folder, is_url
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, Keys, is_sharded, name_of, separate
-from camshaft.strategies.checkpoints.file import write_plain
+from camshaft.strategies.checkpoints.file import check_is_file, write_plain
 from camshaft.strategies.checkpoints.reading import locate, read_checkpoint, with_objects
+
+if TYPE_CHECKING:
+    from camshaft.strategies.checkpoints.sharded import KeptPlan
 
 T = TypeVar("T")
 
@@ -53,6 +61,7 @@ class CheckpointWriter:
         self._latest: PendingWrite | None = None
         self._group: dist.ProcessGroup | None = None
         self._group_of: dist.ProcessGroup | None = None
+        self._kept_plan: KeptPlan | None = None
 
     def save(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
         """Write a checkpoint, after the previous one is written. Collective.
@@ -99,19 +108,66 @@ class CheckpointWriter:
 
         Raises:
             FileNotFoundError, CheckpointError: As `read_checkpoint`.
+            NotSharedError: If it is a directory that is not the same for all ranks. A file that only rank 0 has, such
+                as one on its machine's disk, is sent to the others.
         """
         self._wait_for_latest()
-        group = self._checkpoint_group() if sharded and dist.is_initialized() else None
-        if group is not None and is_folder(str(locate(path))):
-            from camshaft.strategies.checkpoints.sharded import read_chunks, read_plain_part
+        seen = self._what_ranks_see(path)
+        is_same = seen.count(seen[0]) == len(seen)
+        if seen[0].is_folder and not is_same:
+            from camshaft.strategies.checkpoints.sharded import not_shared
 
-            content, error = _attempt(lambda: read_plain_part(locate(path)))
-            self._raise_shared(error, path)
-            assert content is not None
-            return with_objects(read_chunks(content, group), content.directory, weights_only)
+            others = [f"{rank} (node {one.node!r})" for rank, one in enumerate(seen) if one != seen[0]]
+            problem = f"ranks {', '.join(others)} do not see what rank 0 (node {seen[0].node!r}) does"
+            raise not_shared(problem, path, "load")
+        if not is_same:
+            return self._received(path, weights_only)
+        if seen[0].is_folder and sharded and dist.is_initialized():
+            return self._parts_of(path, weights_only)
         is_copied = sharded or self._strategy.device.type != "cpu"
         mmap = is_copied and self._strategy.world_size > 1
         return read_checkpoint(path, mmap=mmap, weights_only=weights_only)
+
+    def _what_ranks_see(self, path: str) -> list[_Seen]:
+        """Return what is at a path, as every rank sees it, or raise the error of rank 0. Collective."""
+        own, error = _attempt(lambda: _seen(path))
+        self._raise_shared(error if self._strategy.global_rank == 0 else None, path)
+        own = own or _Seen(socket.gethostname(), is_folder=False, content=None)
+        return [own] if self._strategy.world_size == 1 else self._strategy.all_gather(own)
+
+    def _parts_of(self, path: str, weights_only: bool | None) -> dict[str, Any]:
+        """Return a checkpoint in a directory, with this rank's parts of sharded tensors. Collective."""
+        from camshaft.strategies.checkpoints.sharded import read_chunks, read_plain_part
+
+        group = self._checkpoint_group()
+        is_first = self._strategy.global_rank == 0
+        content, error = _attempt((lambda: read_plain_part(locate(path))) if is_first else None)
+        self._raise_shared(error, path)
+        if self._strategy.world_size > 1:
+            content = self._strategy.broadcast(content)
+        assert content is not None
+        parts = content
+        checkpoint, error = _attempt(lambda: with_objects(read_chunks(parts, group), path, weights_only))
+        self._raise_shared(error, path)
+        assert checkpoint is not None
+        return checkpoint
+
+    def _received(self, path: str, weights_only: bool | None) -> dict[str, Any]:
+        """Return a checkpoint in a file that rank 0 alone reads and sends to the others. Collective."""
+        is_first = self._strategy.global_rank == 0
+        own, error = _attempt((lambda: read_checkpoint(path, weights_only=weights_only)) if is_first else None)
+        self._raise_shared(error, path)
+        with tempfile.TemporaryDirectory() as folder:
+            source = locate(path) if is_first else Path(folder, os.path.basename(path))
+            with open(source, "rb" if is_first else "wb") as file:
+                piece: bytes | None = None
+                while piece != b"":
+                    piece, error = _attempt((lambda: file.read(_PIECE_BYTES)) if is_first else None)
+                    self._raise_shared(error, path)
+                    piece = self._strategy.broadcast(piece)
+                    if not is_first:
+                        file.write(piece)
+            return own if own is not None else read_checkpoint(source, weights_only=weights_only)
 
     def _wait_for_latest(self) -> None:
         if self._latest is not None and not self._latest.is_settled:
@@ -121,15 +177,17 @@ class CheckpointWriter:
     def _agree_on(self, parts: _Parts, error: BaseException | None, path: str) -> None:
         """Raise on all ranks if one has an error or other sharded tensors. Collective."""
         self._raise_shared(error, path)
-        own = (set(parts.sharded), parts.same_as)
+        digest = hashlib.sha256("\n".join(sorted(parts.sharded)).encode()).digest()  # names of many ranks are long
+        own = (digest, parts.same_as)
         gathered = [own] if self._strategy.world_size == 1 else self._strategy.all_gather(own)
-        names, same_as = gathered[0]
-        for other_rank, (other_names, _) in enumerate(gathered):
-            if other_names != names:
-                differing = sorted(names ^ other_names)
-                rule = f"the same sharded tensors on every rank; ranks 0 and {other_rank} differ in these"
-                raise ValueError(must_be("checkpoint", rule, differing, "save", "Save the same names everywhere."))
-        for name in same_as:
+        digests = [of_rank for of_rank, _ in gathered]
+        if len(set(digests)) > 1:
+            names = self._strategy.all_gather(set(parts.sharded))
+            other_rank = next(rank for rank, of_rank in enumerate(digests) if of_rank != digests[0])
+            differing = sorted(names[0] ^ names[other_rank])
+            rule = f"the same sharded tensors on every rank; ranks 0 and {other_rank} differ in these"
+            raise ValueError(must_be("checkpoint", rule, differing, "save", "Save the same names everywhere."))
+        for name in gathered[0][1]:
             del parts.sharded[name], parts.local_parts[name]
 
     def _raise_shared(self, error: BaseException | None, path: str) -> None:
@@ -142,10 +200,11 @@ class CheckpointWriter:
         """Return the function that writes this rank's part; None if it has none."""
         plain, sharded, local_parts = parts.plain, parts.sharded, parts.local_parts
         if sharded:
-            from camshaft.strategies.checkpoints.sharded import write_sharded
+            from camshaft.strategies.checkpoints.sharded import KeptPlan, write_sharded
 
             group = self._checkpoint_group()
-            return lambda: write_sharded(plain, sharded, local_parts, path, group)
+            self._kept_plan = kept = self._kept_plan or KeptPlan()
+            return lambda: write_sharded(plain, sharded, local_parts, path, group, kept)
         if self._strategy.global_rank == 0:
             return lambda: write_plain(plain, path)
         return None
@@ -157,7 +216,41 @@ class CheckpointWriter:
             timeout: timedelta | None = getattr(self._strategy, "timeout", None)
             self._group = dist.new_group(backend="gloo", timeout=timeout, group_desc="checkpoints")
             self._group_of = world
+            self._kept_plan = None
         return self._group
+
+
+_PIECE_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a rank sees at a checkpoint's path.
+
+    Attributes:
+        node: The rank's machine.
+        is_folder: Whether it is a directory.
+        content: Size and digest of the end of the file, or of the directory's plain part, which have the checksums of
+            all else; None if there is none, or in a store, which is the same for all.
+    """
+
+    node: str = field(compare=False)
+    is_folder: bool
+    content: tuple[int, str] | None
+
+
+def _seen(path: str) -> _Seen:
+    place = str(locate(path))
+    is_directory = is_folder(place)
+    file = Path(place, INDEX_FILE) if is_directory else Path(place)
+    content = None
+    if not is_url(place) and file.exists():
+        check_is_file(file)
+        with file.open("rb") as stream:
+            num_bytes = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, num_bytes - 2**16))
+            content = num_bytes, hashlib.sha256(stream.read()).hexdigest()
+    return _Seen(socket.gethostname(), is_directory, content)
 
 
 class _Parts:
