@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import agreement
 import callback_overhead
 import checkpoint_blocking
 import distributed_overhead
@@ -26,6 +27,7 @@ MARKS = re.compile(r"(<!-- figures: (\w+)((?: [\w=,]+)*) -->\n).*?(<!-- end of f
 """What stands around a table in README.md: its benchmark, and perhaps `rows=`, `columns=` and `quartiles`."""
 
 _ROWS = {
+    "agreement": agreement.table_rows,
     "callback_overhead": callback_overhead.table_rows,
     "checkpoint_blocking": checkpoint_blocking.table_rows,
     "distributed_overhead": distributed_overhead.table_rows,

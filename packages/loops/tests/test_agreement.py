@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,6 +75,72 @@ def test_an_interval_of_its_own_choice_is_the_same_for_all_and_grows_while_batch
     first, second = on_ranks(2, run)
     assert first == second
     assert first[0] == 1 and first[-1] > 4
+
+
+class UnderWay(ThreadedStrategy):
+    """Exchanges what rounds say when somebody waits for it."""
+
+    def start_max(self, values: list[int]) -> Callable[[], list[int]]:
+        return lambda: [max(of_ranks) for of_ranks in zip(*self.all_gather(values), strict=True)]
+
+
+def stopping(should_stop: bool) -> FitProgress:
+    progress = FitProgress()
+    progress.should_stop = should_stop
+    return progress
+
+
+def under_way(strategy: Any) -> Any:
+    strategy.__class__ = UnderWay
+    return strategy
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@settings(deadline=None, max_examples=20)
+@given(batch_idx=st.integers(0, 23))
+def test_all_ranks_act_on_rounds_that_nobody_waits_for_at_the_same_batch(rank: int, batch_idx: int) -> None:
+    def run(strategy: ThreadedStrategy) -> tuple[int, int]:
+        arguments = {"agree_every_n_batches": None, "max_epochs": 2, "min_epochs": 2}
+        at = (rank, batch_idx % 12)
+        left = fit(under_way(strategy), at, lambda trainer: trainer.run.preempt("left.ckpt"), **arguments)
+        return left.global_step, left.load("left.ckpt")["global_step"]
+
+    outcomes = on_ranks(3, run)
+    assert len(set(outcomes)) == 1
+    assert batch_idx % 12 < outcomes[0][0] == outcomes[0][1] <= 12
+
+
+def test_the_outcome_of_a_round_holds_from_the_next_one_on_and_at_once_at_a_fixed_moment() -> None:
+    def run(strategy: ThreadedStrategy) -> list[bool]:
+        agreement = Agreement(under_way(strategy), stopping(strategy.global_rank == 1))
+        seen = []
+        for waits in (False, False):
+            agreement.hold(waits=waits)
+            seen.append(agreement.should_stop)
+        fixed = Agreement(strategy, stopping(strategy.global_rank == 0))
+        fixed.hold()
+        return [*seen, fixed.should_stop]
+
+    assert on_ranks(2, run) == [[False, True, True]] * 2
+
+
+def test_rounds_are_rarer_with_more_processes() -> None:
+    class OneOfMany(BareStrategy):
+        def reduce(self, tensor: Any, op: Any = "mean") -> Any:
+            return tensor
+
+    def num_rounds(num_processes: int) -> int:
+        strategy = OneOfMany()
+        strategy.world_size = num_processes
+        agreement, held = Agreement(strategy, FitProgress()), 0
+        for _ in range(1000):
+            time.sleep(1e-3)
+            if agreement.is_due():
+                agreement.hold(waits=False)
+                held += 1
+        return held
+
+    assert num_rounds(1024) < num_rounds(2)
 
 
 def test_one_process_holds_no_rounds() -> None:

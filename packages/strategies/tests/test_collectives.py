@@ -59,6 +59,10 @@ try:
 except ValueError as error:
     report(str(error))
 strategy.barrier()
+
+waits = [strategy.start_max([rank, -rank, 7]) for _ in range(2)]
+strategy.reduce(columns)
+report([wait() for wait in waits])
 """
 
 
@@ -66,10 +70,9 @@ strategy.barrier()
 def test_four_ranks_tell_each_other_values_of_every_kind() -> None:
     outcome = run_ranks(FOUR_RANKS, 4).succeeded()
     assert all(report == outcome.reports[0] for report in outcome.reports)
-    (of_second, of_first, lengths, requires_grad, floats, doubles, bools, *integers), rest = (
-        outcome.reports[0][:11],
-        outcome.reports[0][11:],
-    )
+    *reports, maxima = outcome.reports[0]
+    assert maxima == [[3, 0, 7]] * 2
+    (of_second, of_first, lengths, requires_grad, floats, doubles, bools, *integers), rest = reports[:11], reports[11:]
     uint8, int8, int16, uint16 = integers
     int64, half, brain, complexes, empty, (summed, carries_gradient), error = rest
     assert (of_second, of_first, lengths, requires_grad) == ([2.0, 2.0], 0, [1, 10, 100, 1000], True)

@@ -123,6 +123,25 @@ def test_an_error_of_the_backend_lets_its_cause_be_heard_first(watches: list[Fai
     assert broken.__notes__ == ["Rank 1 failed first: MemoryError"]
 
 
+def test_of_ranks_that_time_out_together_one_reads_where_the_others_are(
+    watches: list[FailureWatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[FailureWatch] = []
+    read = FailureWatch._positions
+    monkeypatch.setattr(FailureWatch, "_positions", lambda watch, store: readers.append(watch) or read(watch, store))
+    errors = [RuntimeError("gloo: Timed out waiting 1000ms for recv operation to complete") for _ in watches]
+    noting = [threading.Thread(target=watch.note, args=[error]) for watch, error in zip(watches, errors, strict=True)]
+    for thread in noting:
+        thread.start()
+    for thread in noting:
+        thread.join()
+    assert len(readers) == 1
+    assert len({watch.failure for watch in watches}) == 1
+    for watch, error in zip(watches, errors, strict=True):
+        (note,) = error.__notes__
+        assert all(f"{rank}" in note for rank in range(3)) and ("failed first" in note) == (watch is not readers[0])
+
+
 def test_when_all_have_failed_they_may_begin_anew(watches: list[FailureWatch]) -> None:
     for watch in watches:
         watch.note(ValueError("the same everywhere"))

@@ -50,7 +50,9 @@ class Collectives(Protocol):
 class Strategy(Collectives, Protocol):
     """Device, processes and precision of a model. A strategy receives hooks and never emits them.
 
-    `camshaft.hooks_core.StrategyDefaults` has what a strategy need not define itself.
+    `camshaft.hooks_core.StrategyDefaults` has what a strategy need not define itself. One of many processes may have
+    `start_max(values)` as well, which begins to find the maxima of ints over all processes, and returns a function that
+    waits for their list. With it, processes that agree when to stop do not wait for one another at each round.
 
     Attributes:
         device: Device of this process.

@@ -177,6 +177,14 @@ class ParallelStrategy(TorchStrategy):
         backend = None if self.world_size == 1 else group.group_for(tensor.device)
         return collectives.reduce(tensor, op, backend, self.world_size)
 
+    def start_max(self, values: Sequence[int]) -> Callable[[], list[int]]:
+        """Begin to find the maxima of ints over all ranks, and return what waits for them. Collective.
+
+        Until then this process computes on, and may call other collectives.
+        """
+        group = self._enter("reduce")
+        return collectives.start_max(values, group.cpu_group) if self.world_size > 1 else lambda: list(values)
+
     def barrier(self, name: str | None = None) -> None:
         """Wait until every rank calls this, whatever the name. Collective. Queued work of a GPU is not waited for."""
         group = self._enter("barrier")

@@ -111,7 +111,7 @@ class TrainingEpoch:
             if time_is_over is not None and time_is_over():
                 progress.should_stop = True
             if agreement is not None and agreement.is_due():
-                stopping.agree()
+                stopping.agree(waits=False)
             if validates and self._is_validation_due(batch_idx, is_last):
                 self._validate()
                 if agreement is not None:

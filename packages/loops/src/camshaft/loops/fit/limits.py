@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -303,11 +303,11 @@ class StoppingRules:
         self.note_time()
         return self.max_seconds is not None and self.progress.elapsed_seconds >= self.max_seconds
 
-    def agree(self) -> None:
-        """Agree on one decision with the other processes, if there are any. Collective."""
+    def agree(self, *, waits: bool = True) -> None:
+        """Agree on one decision with the other processes, if there are any; see `Agreement.hold`. Collective."""
         if self.agreement is None or self._run is None:
             return
-        path = self.agreement.hold(self._is_validation_late())
+        path = self.agreement.hold(self._is_validation_late(), waits=waits)
         if path is not None:
             self._stop_for_preemption(self._run, path)
 
@@ -413,7 +413,6 @@ class StoppingRules:
         run.save_requests.append(SaveRequest(path))  # a signal may come while one is written
 
 
-_SECONDS_BETWEEN_ROUNDS = 0.25
 _LARGEST_INTERVAL = 1000  # batches
 
 
@@ -423,6 +422,11 @@ class Agreement:
     The processes ask each other in rounds, which take one small reduction each: at fixed moments such as an epoch's
     end, and while batches run after so many of them that a round comes about four times per second. So a decision that
     one process takes by itself, as after a signal, holds a moment later for all of them.
+
+    Between fixed moments no process waits for a round: it takes the outcome where it begins the next one, which is
+    after the same batch for all. A round takes about half a millisecond per process (a ring), so rounds are rarer with
+    many: `seconds_between_rounds`. A strategy without `start_max`, and an interval that was given, wait for each round,
+    so that its outcome holds at once.
 
     Args:
         strategy: Connects the processes.
@@ -444,39 +448,65 @@ class Agreement:
         self._interval = every_n_batches or 1
         self._num_left = self._interval
         self._time = time.perf_counter()
+        start_max = getattr(strategy, "start_max", None)
+        self._start_max: Callable[[list[int]], Callable[[], list[int]]] = start_max or self._max_at_once
+        self._waits = start_max is None or every_n_batches is not None
+        # The round under way: what gives its outcome, and the path that this process asked for in it.
+        self._round: tuple[Callable[[], list[int]], str | None] | None = None
 
     def is_due(self) -> bool:
         """Count a batch. Returns whether a round is due after it, in all processes alike."""
         self._num_left -= 1
         return self._num_left <= 0
 
-    def hold(self, is_time_to_validate: bool = False) -> str | None:
-        """Hold a round. Collective.
+    def hold(self, is_time_to_validate: bool = False, *, waits: bool = True) -> str | None:
+        """Take the outcome of the round under way, if any, and hold another. Collective.
 
         Args:
             is_time_to_validate: Whether the time between validations is over for this process.
+            waits: Whether to wait for the outcome of this round, too, rather than to leave it under way.
 
         Returns:
             The file to save to before all processes stop, or None.
         """
+        interval = self._next_interval()
+        path = self._finish()
+        self._begin(interval, is_time_to_validate)
+        if waits or self._waits:
+            path = self._finish(path)
+        self._time = time.perf_counter()
+        return path
+
+    def _begin(self, interval: int, is_time_to_validate: bool) -> None:
         # A signal may come between any two lines: `_preempt` stores the path first, so the path is read last, and what
         # was requested since then is kept for the next round.
         should_stop = self._progress.should_stop
         path = self.preempt_path
-        wants = [should_stop or path is not None, path is not None, -self._next_interval(), is_time_to_validate]
-        agreed = self._strategy.reduce(torch.tensor(wants, dtype=torch.int64), "max").tolist()
-        self.should_stop = bool(agreed[0])
+        wants = [int(should_stop or path is not None), int(path is not None), -interval, int(is_time_to_validate)]
+        self._round = self._start_max(wants), path
+        self._num_left = self._interval
+
+    def _finish(self, known: str | None = None) -> str | None:
+        """Take the outcome of the round under way. Returns the file to save to; the one that is known comes first."""
+        if self._round is None:
+            return known
+        (outcome, path), self._round = self._round, None
+        stops, preempts, interval, is_time_to_validate = outcome()
+        self.should_stop = bool(stops)
         if self.should_stop:
             self._progress.should_stop = True
-        self._interval = self._num_left = -agreed[2]
-        self.is_time_to_validate = bool(agreed[3])
-        self._time = time.perf_counter()
-        if not agreed[1]:
-            return None
+        self._interval = self._num_left = -interval
+        self.is_time_to_validate = bool(is_time_to_validate)
+        if not preempts:
+            return known
         paths = self._strategy.all_gather(path)
         if self.preempt_path is path:
             self.preempt_path = None
-        return next(path for path in paths if path is not None)
+        return known or next(path for path in paths if path is not None)
+
+    def _max_at_once(self, values: list[int]) -> Callable[[], list[int]]:
+        agreed: list[int] = self._strategy.reduce(torch.tensor(values, dtype=torch.int64), "max").tolist()
+        return lambda: agreed
 
     def _next_interval(self) -> int:
         """Return the number of batches until the next round that suits this process."""
@@ -484,8 +514,13 @@ class Agreement:
         if self._every_n_batches is not None or num_batches <= 0:
             return self._interval
         seconds = (time.perf_counter() - self._time) / num_batches
-        fitting = int(_SECONDS_BETWEEN_ROUNDS / max(seconds, 1e-9))
+        fitting = int(seconds_between_rounds(self._strategy.world_size) / max(seconds, 1e-9))
         return max(1, min(fitting, 4 * self._interval, _LARGEST_INTERVAL))
+
+
+def seconds_between_rounds(num_processes: int) -> float:
+    """Return the seconds from one round of agreement to the next: 0.25 for few processes, 4.25 for 1,024."""
+    return 0.25 + num_processes / 256
 
 
 def check_equal_arguments(arguments: Mapping[str, Any], strategy: Strategy, where: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, get_args
 
@@ -85,6 +85,26 @@ def reduce(tensor: Tensor, op: ReduceOp, group: dist.ProcessGroup | None, num_ra
     if op == "mean":
         values = values / num_ranks
     return values.to(result)
+
+
+def start_max(values: Sequence[int], group: dist.ProcessGroup) -> Callable[[], list[int]]:
+    """Begin to find the maxima of ints over all ranks. Collective. Returns a function that waits for them.
+
+    Args:
+        values: As many on all ranks.
+        group: A group with a backend for the CPU, whose threads do the work.
+    """
+    maxima = torch.tensor(values, dtype=torch.int64)
+    with _noting("reduce"):
+        work = dist.all_reduce(maxima, dist.ReduceOp.MAX, group=group, async_op=True)
+
+    def reduce() -> list[int]:  # a process that waits here is reported by this name
+        with _noting("reduce"):
+            work.wait()
+        found: list[int] = maxima.tolist()
+        return found
+
+    return reduce
 
 
 def wait_for_all(group: dist.ProcessGroup) -> None:

@@ -158,7 +158,7 @@ class FailureWatch:
             if not self._is_store_lost:
                 self._store.add("num_failed", 1)
                 positions: dict[int, peers.ProcessPosition] = {}
-                if may_follow and not self._await_cause():
+                if may_follow and not self._await_cause() and self._is_to_gather():
                     positions = self._positions(self._store)
                     missing = peers.missing_ranks(positions)
                     where = peers.describe_positions(positions, missing, self._interval)
@@ -178,14 +178,26 @@ class FailureWatch:
         self._store.set(peers.position_key(self._rank), peers.to_stored(self._here.look()))
         return _wait_until(lambda: self._store.check(["failure"]), 2 * self._interval + 0.5)
 
+    def _is_to_gather(self) -> bool:
+        """Return whether this process is to read the positions of all: the first that asks, or one that waits in vain.
+
+        Otherwise each of many processes that time out together would read those of all others.
+        """
+        is_first = self._store.add("num_gathering", 1) == 1
+        return is_first or not _wait_until(lambda: self._store.check(["failure"]), self._timeout / 4)
+
     def _has_everyone(self, counter: str) -> bool:
         """Return whether every process has counted itself."""
         return bool(self._store.add(counter, 0) >= self._world_size)
 
     def _positions(self, store: Store) -> dict[int, peers.ProcessPosition]:
         """Return the last published position of each process, by rank."""
-        keys = {rank: peers.position_key(rank) for rank in range(self._world_size)}
-        return {rank: pickle.loads(store.get(key)) for rank, key in keys.items() if store.check([key])}
+        keys = [peers.position_key(rank) for rank in range(self._world_size)]
+        if store.has_extended_api() and store.check(keys):
+            found = dict(enumerate(store.multi_get(keys)))
+        else:  # some have not joined yet
+            found = {rank: store.get(key) for rank, key in enumerate(keys) if store.check([key])}
+        return {rank: pickle.loads(position) for rank, position in found.items()}
 
     def _await_stacks(self, missing: list[int]) -> None:
         """Wait for missing processes to print their stacks, and send the stack signal to those that do not."""
