@@ -79,6 +79,7 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     args: Sequence[str | Path] = (),
     options: Sequence[str] = (),
+    disks: tuple[Path, Sequence[Path]] | None = None,
 ) -> Outcome:
     """Run a script in several processes on this machine and wait for all of them.
 
@@ -92,6 +93,8 @@ def run_ranks(
         env: Environment variables for the processes, beyond this process's without those of launchers.
         args: Command-line arguments of the script.
         options: Options of torchrun, for that launcher alone.
+        disks: A path, and the folder that each process finds there on a machine of its own; see `on_machine`. For
+            torchrun, which then has an agent on each, and SLURM.
     """
     with tempfile.TemporaryDirectory(prefix="camshaft-ranks-") as folder:
         script = script_or_code
@@ -107,16 +110,24 @@ def run_ranks(
         if launcher == "forked":
             command[:1] = [str(num_processes), str(free_port())]
         elif launcher == "torchrun":
-            elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
-            command[1:1] = [*elastic, *options]
+            where = ["--standalone", f"--nproc-per-node={num_processes}"]
+            if disks is not None:
+                endpoint = f"--rdzv-endpoint=machine-0:{free_port()}"
+                where = [f"--nnodes={num_processes}", "--nproc-per-node=1", "--rdzv-backend=c10d", endpoint]
+            command[1:1] = ["-m", "torch.distributed.run", *where, *options]
         environments = [environment]
         if launcher == "slurm":
-            slurm = slurm_environments(num_processes)
+            slurm = slurm_environments(num_processes, num_nodes=1 if disks is None else num_processes)
             environments = [environment | variables for variables in slurm]
+        commands = [command] * len(environments)
+        if disks is not None:
+            environments = environments * (num_processes // len(environments))
+            commands = [on_machine(number, command, disks[0], disk) for number, disk in enumerate(disks[1])]
         started = time.monotonic()
         with Path(folder, "output").open("w+") as output:
             start = ForkedRanks if launcher == "forked" else _start
-            exit_codes = _wait([start(command, each, output.fileno()) for each in environments], timeout)
+            pairs = zip(commands, environments, strict=True)
+            exit_codes = _wait([start(one, variables, output.fileno()) for one, variables in pairs], timeout)
             output.seek(0)
             text = output.read()
         seconds = time.monotonic() - started
@@ -133,26 +144,58 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def slurm_environments(num_processes: int, *, job_id: int | None = None) -> list[dict[str, str]]:
-    """What `srun --ntasks=<num_processes>` on one node sets for each task, as far as anybody asks."""
-    host = "localhost"
+def on_machine(number: int, command: Sequence[str], place: Path, disk: Path) -> list[str]:
+    """The command that runs another on a machine of its own: it has a name, and a folder is its disk at a path.
+
+    The path must exist. All else is shared, the network too, where every machine has the address of this one.
+    """
+    names = "127.0.0.1 localhost " + " ".join(f"machine-{other}" for other in range(8))
+    start = (
+        'hostname "$0" && echo "$1" >"$2.hosts" && mount --bind "$2.hosts" /etc/hosts && mount --bind "$2" "$3" '
+        '&& shift 3 && exec "$@"'
+    )
+    own_namespaces = ["unshare", "--mount", "--uts", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    return [*own_namespaces, "sh", "-c", start, f"machine-{number}", names, str(disk), str(place), *command]
+
+
+@functools.cache
+def why_no_machines() -> str | None:
+    """The reason why processes cannot have machines of their own here; None if they can."""
+    with tempfile.TemporaryDirectory() as folder:
+        disk, place = Path(folder, "disk"), Path(folder, "place")
+        disk.mkdir()
+        place.mkdir()
+        try:
+            tried = subprocess.run(on_machine(0, ["true"], place, disk), capture_output=True, text=True)
+        except OSError as error:
+            return str(error)
+        return tried.stderr.strip() or "unshare failed" if tried.returncode else None
+
+
+def slurm_environments(num_processes: int, *, job_id: int | None = None, num_nodes: int = 1) -> list[dict[str, str]]:
+    """What `srun --ntasks=<num_processes>` sets for each task, on one node or one for each, as far as anybody asks."""
+    host = "localhost" if num_nodes == 1 else f"machine-[0-{num_nodes - 1}]"
+    tasks_per_node = str(num_processes) if num_nodes == 1 else f"1(x{num_nodes})"
     # Nobody else's port: strategies derive theirs from the job's number.
     job = str(job_id if job_id is not None else free_port())
     shared = {
         "SLURM_JOB_ID": job,
         "SLURM_JOB_NAME": "train",
-        "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_NNODES": "1",
+        "SLURM_JOB_NUM_NODES": str(num_nodes),
+        "SLURM_NNODES": str(num_nodes),
         "SLURM_NTASKS": str(num_processes),
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_NODELIST": host,
         "SLURM_STEP_NUM_TASKS": str(num_processes),
-        "SLURM_STEP_NUM_NODES": "1",
-        "SLURM_STEP_TASKS_PER_NODE": str(num_processes),
+        "SLURM_STEP_NUM_NODES": str(num_nodes),
+        "SLURM_STEP_TASKS_PER_NODE": tasks_per_node,
         "SLURM_NODELIST": host,
-        "SLURM_NODEID": "0",
     }
-    return [shared | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(num_processes)]
+    places = [("0", str(rank)) if num_nodes == 1 else (str(rank), "0") for rank in range(num_processes)]
+    return [
+        shared | {"SLURM_PROCID": str(rank), "SLURM_NODEID": node_idx, "SLURM_LOCALID": local_rank}
+        for rank, (node_idx, local_rank) in enumerate(places)
+    ]
 
 
 def clean_environment() -> dict[str, str]:

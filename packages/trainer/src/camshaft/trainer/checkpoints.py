@@ -92,7 +92,8 @@ def _find(
     trainer: Any, ckpt_path: str | os.PathLike[str] | None, verb: Verb, fit_idx: int, weights_only: bool | None
 ) -> tuple[str, dict[str, Any]] | None:
     if ckpt_path is None:
-        return _read_after_restart(trainer, fit_idx, weights_only) if verb == "fit" and restart_count() > 0 else None
+        is_restarted = verb == "fit" and _is_restarted(trainer.strategy)
+        return _read_after_restart(trainer, fit_idx, weights_only) if is_restarted else None
     if ckpt_path == "last":
         return _read_last(trainer, verb, weights_only)
     path = from_rank_zero(
@@ -109,6 +110,17 @@ def _find(
                 error.add_note(f"{other!r} beside it can be read: {place}. Take it only if it is of the same run.")
                 break
         raise
+
+
+def _is_restarted(strategy: Any) -> bool:
+    """Return whether an agent has restarted this job. Collective.
+
+    Only the agent of the machine that a process failed on counts a restart; the others follow it.
+    """
+    if "TORCHELASTIC_RESTART_COUNT" not in os.environ or strategy.world_size == 1:
+        return restart_count() > 0
+    counts: list[int] = strategy.all_gather(restart_count())
+    return max(counts) > 0
 
 
 def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
@@ -155,8 +167,9 @@ def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> tuple[str
 
 
 def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -> tuple[str, dict[str, Any]] | None:
+    job = from_rank_zero(trainer.strategy, job_id)  # the machine that saved; each machine may have another name for it
     for path, checkpoint in _readable(trainer, weights_only):
-        if checkpoint.get(JOB_KEY) != job_id():
+        if checkpoint.get(JOB_KEY) != job:
             break  # it is of an earlier job, like all before it
         if checkpoint.get(FIT_IDX_KEY) == fit_idx and "optimizer_states" in checkpoint:
             _warn_on_rank_zero(

@@ -515,7 +515,8 @@ def _chunk_of(archive: bytes, layouts: dict[tuple[bytes, ...], _Layout]) -> Tens
         layouts[key] = chunk.dtype, chunk.size(), chunk.stride(), int(chunk.storage_offset())
     dtype, size, stride, offset = layouts[key]
     flat = torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
-    return flat.as_strided(size, stride, offset)
+    tensor: Tensor = flat.as_strided(size, stride, offset)
+    return tensor
 
 
 def _unreadable(directory: Path | str, problem: str) -> CheckpointError:
