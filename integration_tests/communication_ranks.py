@@ -119,6 +119,7 @@ def cases() -> Iterator[Case]:
         for reduces in ("reduce", "keep", "keep_all"):
             its_own = partial(make, accumulation=reduces)
             yield Case(f"{kind}, windows, {reduces}", its_own, replicas, tensor_parallel, WINDOW, None, reduces)
+    yield Case("sharded, prefetching", partial(sharded, prefetch=2))
     yield Case("sharded, default policy", partial(sharded, policy=None), has_head_in_root=True)
 
 

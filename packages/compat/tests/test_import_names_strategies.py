@@ -102,6 +102,7 @@ def test_arguments_of_lightnings_strategies_become_todays() -> None:
     hybrid = FSDPStrategy(sharding_strategy="HYBRID_SHARD", device_mesh=(2, 4)).native_arguments()
     assert hybrid["data_parallel_replicas"] == 2
     assert FSDPStrategy(sharding_strategy="SHARD_GRAD_OP").native_arguments()["reshard_after_forward"] is False
+    assert FSDPStrategy(forward_prefetch=True).native_arguments()["prefetch"] == 1
 
 
 def policy(module: Any, recurse: Any, nonwrapped_numel: Any) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from sharded_reference import (
-    Block,
     Net,
     ParallelNet,
     ShardingNet,
@@ -33,9 +32,8 @@ TRAINING = {"accumulate": 3, "clip": (0.1, "norm"), "make_optimizer": SGD, "lr":
 
 def check_windows_equal_those_of_one_device() -> None:
     for accumulation in KEPT:
-        for arguments in ({}, {"policy": Block, "reshard_after_forward": False}, {"tensor_parallel": 2}):
-            make = ParallelNet if "tensor_parallel" in arguments else Net
-            check_equals_one_device({"accumulation": accumulation, **arguments}, TRAINING, make=make)
+        check_equals_one_device({"accumulation": accumulation, "reshard_after_forward": False}, TRAINING)
+        check_equals_one_device({"accumulation": accumulation, "tensor_parallel": 2}, TRAINING, make=ParallelNet)
         check_equals_one_device({"accumulation": accumulation}, TRAINING, make=ShardingNet)
         for precision, tolerance in (("bf16-mixed", 2e-2), (ScaledPrecision("cpu", init_scale=2.0**8), 1e-3)):
             arguments = {"accumulation": accumulation, "precision": lambda precision=precision: precision}
@@ -45,7 +43,6 @@ def check_windows_equal_those_of_one_device() -> None:
 def on_four_ranks_windows_of_replicas_equal_those_of_one_device() -> None:
     for accumulation in ("reduce", *KEPT):
         arguments = {"accumulation": accumulation, "data_parallel_replicas": 2}
-        check_equals_one_device(arguments, TRAINING)
         check_equals_one_device({**arguments, "precision": lambda: "bf16-mixed"}, TRAINING, tolerance=2e-2)
         check_equals_one_device({**arguments, "tensor_parallel": 2}, TRAINING, make=ParallelNet)
 

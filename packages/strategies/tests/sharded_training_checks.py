@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from sharded_reference import (
     ParallelNet,
     ShardingNet,
     WhollyShardingNet,
+    assert_close,
     batches,
     check_equals_one_device,
     raises,
@@ -20,11 +22,14 @@ from sharded_reference import (
     sharded,
     state,
     train,
+    whole,
 )
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.optim import SGD
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.optim import SGD, AdamW
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy
 
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.strategies.precision import ScaledPrecision
@@ -124,6 +129,79 @@ def check_activations_are_computed_again() -> None:
     check_equals_one_device({"activation_checkpointing": Block, "policy": Block}, {"num_steps": 1}, make=CountingNet)
     assert len(num_calls) == 3 + 2 * 3
     check_equals_one_device({"activation_checkpointing": 100, "policy": nn.Linear})
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls of an operation."""
+
+    def __init__(self, operation: Any) -> None:
+        super().__init__()
+        self.operation, self.count = operation, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is self.operation
+        return function(*args, **(kwargs or {}))
+
+
+def check_operations_of_recomputed_blocks_may_be_saved() -> None:
+    linear = torch.ops.aten.addmm.default
+
+    def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_SAVE if operation is linear else CheckpointPolicy.PREFER_RECOMPUTE
+
+    for saved, num_calls in ((None, 8 + 3), ([linear], 8), (policy, 8), ([torch.ops.aten.gelu.default], 8 + 3)):
+        arguments = {"activation_checkpointing": Block, "saved_operations": saved}
+        check_equals_one_device(arguments)
+        strategy, module = sharded(**arguments), Net()
+        set_up(strategy, module)
+        with Calls(linear) as calls:
+            strategy.backward(strategy.wrap_step(module.training_step)(batches(1)[0], 0))
+        strategy.teardown()
+        assert calls.count == num_calls, (saved, calls.count)  # the last of a block's two is never needed
+
+
+def check_blocks_are_gathered_ahead() -> None:
+    inputs, _ = batches(1)[0]
+    for prefetch, num_gathered in ((0, [2, 3, 4, 5, 6]), (1, [3, 4, 5, 6, 6]), (3, [5, 6, 6, 6, 6])):
+        check_equals_one_device({"prefetch": prefetch}, {"accumulate": 2})
+        check_equals_one_device({"prefetch": prefetch, "policy": [Block, nn.LayerNorm]})
+        strategy, module, gathered = sharded(prefetch=prefetch), Net(), []
+        set_up(strategy, module)
+        with Calls(torch.ops.c10d._allgather_base_.default) as calls:
+            for part in (module.first, *module.blocks, module.last):
+                part.register_forward_pre_hook(lambda *_, to=gathered, calls=calls: to.append(calls.count))
+            strategy.wrap_step(module)(inputs)
+        assert gathered == num_gathered, (prefetch, gathered)  # the module's own parameters first
+        strategy.teardown()
+
+
+class Skipping(Net):
+    """A module whose evaluation leaves out a block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block_idx, block in enumerate(self.blocks):
+            x = block(x) if self.training or block_idx != 1 else x
+        return self.last(x) * self.scale + self.shift + self.offset
+
+
+def check_a_block_that_was_gathered_ahead_for_nothing_is_gathered_again() -> None:
+    module, strategy = Skipping(), sharded(prefetch=2)
+    set_up(strategy, module)
+    inputs, _ = batches(1)[0]
+    module.eval()
+    step = strategy.wrap_step(module)
+    with torch.no_grad():
+        step(inputs)
+        for parameter in module.parameters():
+            parameter.mul_(2)
+    whole_module = Skipping()
+    set_up(SingleDeviceStrategy("cpu"), whole_module)
+    whole_module.load_state_dict(state(module))
+    module.train()
+    with torch.no_grad():
+        torch.testing.assert_close(step(inputs), whole_module(inputs))
+    strategy.teardown()
 
 
 def check_blocks_are_compiled() -> None:
@@ -378,3 +456,88 @@ def on_four_ranks_layers_are_split_and_sharded() -> None:
         check_equals_one_device(arguments, {"clip": (0.02, "value"), **GENTLE}, make=ParallelNet)
     check_equals_one_device({"tensor_parallel": 4}, training, make=lambda: ParallelNet(size=8))
     check_equals_one_device({"tensor_parallel": 2}, training, make=ShardingNet)
+
+
+class ContextNet(ParallelNet):
+    """A module whose steps divide each batch over a further dimension of the mesh."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        mesh = getattr(self, "device_mesh", None)
+        if mesh is None:
+            return super().training_step(batch, batch_idx)
+        own = slice(mesh["context_parallel"].get_local_rank(), None, mesh["context_parallel"].size())
+        return super().training_step((batch[0][own], batch[1][own]), batch_idx)
+
+
+def on_four_ranks_batches_are_shared_out_over_data_dimensions_alone() -> None:
+    training = {"clip": (0.1, "norm"), "accumulate": 2, **GENTLE}
+    context = {"mesh_dimensions": {"context_parallel": 2}}
+    for arguments in (
+        {"accumulation": "keep"},
+        {"data_parallel_replicas": 2},
+        {"tensor_parallel": 2},
+        {"reshard_after_forward": 2},
+    ):
+        check_equals_one_device({**context, **arguments}, training, make=ContextNet)
+    strategy = sharded(mesh_dimensions={"context_parallel": 2, "other": 1})
+    strategy.connect()
+    names = ("data_parallel_replicas", "data_parallel_shards", "context_parallel", "other", "tensor_parallel")
+    assert strategy.device_mesh.mesh_dim_names == names
+    assert (strategy.data_rank, strategy.num_data_ranks) == (dist.get_rank() // 2, 2)
+    assert strategy.device_mesh["parameter_shards"].size() == 4
+
+
+class Experts(nn.Module):
+    """Layers of which each rank along a dimension of the mesh computes some."""
+
+    def __init__(self, size: int, mesh: Any) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(size)
+        weight = torch.randn(4, size, size) * 0.3
+        self.weight = nn.Parameter(weight if mesh is None else distribute_tensor(weight, mesh, [Shard(0)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, weight = self.norm(x), self.weight
+        if not isinstance(weight, DTensor):
+            return torch.tanh(x @ weight).sum(0)
+        mesh = weight.device_mesh
+        x = DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+        outputs = torch.tanh(x @ weight.to_local()).sum(0)
+        return DTensor.from_local(outputs, mesh, [Partial()], run_check=False).full_tensor()
+
+
+class ExpertNet(Net):
+    def make_layers(self) -> None:
+        super().make_layers()
+        mesh = getattr(self, "device_mesh", None)
+        self.blocks[1] = Experts(self.size, None if mesh is None else mesh["expert_parallel"])
+
+
+def on_four_ranks_experts_are_shared_out_over_a_dimension_of_their_own() -> None:
+    training = {"clip": (0.1, "norm"), "accumulate": 2, **GENTLE}
+    experts = {"mesh_dimensions": {"expert_parallel": 2}}
+    for arguments in ({"data_parallel_replicas": 2}, {"accumulation": "keep_all"}, {"policy": Experts}):
+        module = check_equals_one_device({**experts, **arguments}, training, make=ExpertNet)
+    assert module.blocks[1].weight.device_mesh.mesh_dim_names == ("data_parallel_shards", "expert_parallel")
+    assert module.first.weight.device_mesh.mesh_dim_names == ("parameter_shards",)
+
+
+def on_four_ranks_models_on_further_dimensions_are_saved_and_loaded() -> None:
+    folders = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(folders)
+    path = f"{folders[0]}/experts.ckpt"
+    strategy, module = sharded(mesh_dimensions={"expert_parallel": 2}), ExpertNet()
+    optimizer = train(strategy, module)
+    strategy.save_checkpoint({"state_dict": module.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    for arguments in ({"mesh_dimensions": {"expert_parallel": 4}}, {"mesh_dimensions": {"expert_parallel": 1}}):
+        other, loaded = sharded(**arguments), ExpertNet()
+        set_up(other, loaded)
+        checkpoint = other.load_checkpoint(path)
+        other.load_module_state(loaded, checkpoint["state_dict"])
+        assert_close(state(loaded), state(module), 0.0)
+        (other_optimizer,) = other.setup_optimizers([AdamW(loaded.parameters())])
+        other.load_optimizer_state(other_optimizer, checkpoint["optimizer"])
+        moments = whole(other_optimizer.state_dict()["state"]), whole(optimizer.state_dict()["state"])
+        for one, other_one in zip(*(list(values.values()) for values in moments), strict=True):
+            assert_close(one, other_one, 0.0)
+        other.teardown()

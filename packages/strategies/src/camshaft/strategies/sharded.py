@@ -21,14 +21,16 @@ from torch.optim import Optimizer
 
 from camshaft.strategies.checks import require
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
-from camshaft.strategies.sharding.accumulation import Accumulation, GradientWindow
+from camshaft.strategies.sharding.accumulation import Accumulation, GradientWindow, groups_of
 from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization, shared_randomness
 from camshaft.strategies.sharding.policy import (
+    REPLICAS,
+    SHARDS,
     Policy,
+    SavedOperations,
     Sharding,
     check_unchanged,
     class_name,
-    data_parallel_mesh,
     make_mesh,
     mesh_shape,
     parts_of,
@@ -65,6 +67,11 @@ class ShardedStrategy(ParallelStrategy):
             sharding).
         tensor_parallel: The number of neighbouring ranks that compute each layer together, on the same batches. The
             hooks split the layers.
+        mesh_dimensions: Further dimensions of the mesh for the hooks, before "tensor_parallel", with their numbers of
+            ranks, such as `{"context_parallel": 4}`. Ranks along them have the same batches. Blocks are sharded over
+            them as well, and gradients averaged: hooks that shard modules themselves take the dimension
+            "parameter_shards". Blocks with parameters that the hooks distribute over one of them, such as experts, are
+            sharded over "data_parallel_shards" alone.
         reshard_after_forward: Whether a block's parameters are freed between forward and backward; a number keeps them
             sharded over that many ranks. The root's own parameters stay, and by default those of a block that holds
             all parameters, which backward would gather again at once.
@@ -75,6 +82,10 @@ class ShardedStrategy(ParallelStrategy):
             are there anyway.
         activation_checkpointing: The modules that compute their forward again during backward, to save memory, as
             `policy`; none by default.
+        saved_operations: The operations whose results these modules keep in place of computing them again: some, such
+            as `torch.ops.aten.mm.default`, or a policy for torch's `create_selective_checkpoint_contexts`.
+        prefetch: The number of blocks that are gathered ahead of the one that runs, each of which takes its memory, in
+            the order in which the module holds them. 0 leaves it to torch, which overlaps one.
         accumulation: What the steps do that end no accumulation window. "reduce" sums gradients over shards; with one
             optimizer, replicas exchange the sums once per window. "keep" leaves gradients whole on each rank, which
             takes the memory of all of them, and communicates none. "keep_all" keeps parameters whole as well, which
@@ -101,10 +112,13 @@ class ShardedStrategy(ParallelStrategy):
         policy: Policy | None = None,
         data_parallel_replicas: int = 1,
         tensor_parallel: int = 1,
+        mesh_dimensions: Mapping[str, int] | None = None,
         reshard_after_forward: bool | int | None = None,
         mixed_precision: MixedPrecisionPolicy | None = None,
         cpu_offload: bool = False,
         activation_checkpointing: Policy | None = None,
+        saved_operations: SavedOperations | None = None,
+        prefetch: int = 0,
         accumulation: Accumulation = "reduce",
         **parallel: Unpack[ParallelArguments],
     ) -> None:
@@ -112,15 +126,18 @@ class ShardedStrategy(ParallelStrategy):
         kinds = get_args(Accumulation)
         require(accumulation in kinds, "accumulation", f"one of {kinds}", accumulation, "ShardedStrategy")
         self._accumulation: Accumulation = accumulation
-        self._shape = mesh_shape(self.world_size, data_parallel_replicas, tensor_parallel)
+        self._shape = mesh_shape(self.world_size, data_parallel_replicas, tensor_parallel, mesh_dimensions or {})
+        self._num_shares = self._shape[REPLICAS] * self._shape[SHARDS]
         self._sharding = Sharding(
-            num_shards=self._shape[1],
+            num_shards=self.world_size // data_parallel_replicas // tensor_parallel,
             tensor_parallel=tensor_parallel,
             policy=policy,
             reshard_after_forward=reshard_after_forward,
             mixed_precision=mixed_precision,
             cpu_offload=cpu_offload,
             activation_checkpointing=activation_checkpointing,
+            saved_operations=saved_operations,
+            prefetch=prefetch,
             is_compiled=self.compilation is not None,
         )
         self._local_device = torch.device("cpu") if cpu_offload else self.device
@@ -135,13 +152,13 @@ class ShardedStrategy(ParallelStrategy):
 
     @property
     def data_rank(self) -> int:
-        """The index of this rank's share of the data; ranks that compute a layer together have the same."""
-        return self.global_rank // self._shape[2]
+        """The index of this rank's share of the data; ranks that compute on the same batches have the same."""
+        return self.global_rank * self._num_shares // self.world_size
 
     @property
     def num_data_ranks(self) -> int:
         """The number of shares of the data."""
-        return self.world_size // self._shape[2]
+        return self._num_shares
 
     def connect(self) -> None:
         """Join the process group, and form the mesh; see `ParallelStrategy.connect`. Collective."""
@@ -200,7 +217,7 @@ class ShardedStrategy(ParallelStrategy):
             self._steps = vars(module)[_STEPS]
             self._steps.begin(self.global_rank, self.world_size)
             self._steps.keeps_parameters = self._accumulation == "keep_all"
-            if self._accumulation != "reduce" or self._shape[0] > 1:
+            if self._accumulation != "reduce" or self._shape[REPLICAS] > 1:
                 self._window = GradientWindow(self._steps.parts, self._accumulation, self._steps.run)
         return Computing(module, self.wrap_step(module))
 
@@ -338,7 +355,7 @@ class ShardedStrategy(ParallelStrategy):
     def _shard(self, module: nn.Module) -> None:
         self.precision.convert_module(module)
         self._replaced = [(weakref.ref(parameter), name) for name, parameter in module.named_parameters()]
-        self._sharding.apply(module, data_parallel_mesh(self.device_mesh), self.precision.autocast_dtype)
+        self._sharding.apply(module, self.device_mesh, self.precision.autocast_dtype)
         if self.compilation is not None:
             # after sharding: hooks that gather parameters are outside of the graph, activation checkpointing is inside
             blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
@@ -461,6 +478,9 @@ class ShardedSteps:
     def reshard(self) -> None:
         """Free gathered parameters. Not collective."""
         for part in self.parts:
+            for group in groups_of(part):
+                if group._all_gather_result is not None:  # gathered ahead for a step that did not come to it
+                    group.wait_for_unshard()
             part.reshard()
 
     def train(self, step: Callable[[], T]) -> T:

@@ -41,7 +41,7 @@ class GradientWindow:
         self._parts = list(parts)
         self._run = run
         self._may_hold = False  # since the latest `finish`
-        groups = {id(group): group for part in self._parts for group in _groups(part)}
+        groups = {id(group): group for part in self._parts for group in groups_of(part)}
         self._groups: list[tuple[Any, set[Any]]] = [(group, set()) for group in groups.values()]
         self._handles: list[Any] = []
 
@@ -116,7 +116,7 @@ class GradientWindow:
                 parameter.requires_grad_(requires_grad)
 
 
-def _groups(part: Any) -> list[Any]:
+def groups_of(part: Any) -> list[Any]:
     """Return torch's groups of parameters that are gathered together, which have no public name."""
     state = fully_shard.state(part)  # type: ignore[attr-defined]
     if hasattr(state, "_fsdp_param_groups"):

@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from operator import itemgetter
 from typing import Any, TypeGuard
 
 import torch
 from attrs import Attribute, field, frozen
 from torch import nn
+from torch._ops import OpOverload
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies.checks import require
@@ -22,6 +25,7 @@ from camshaft.strategies.checks import require
 REPLICAS = "data_parallel_replicas"
 SHARDS = "data_parallel_shards"
 TENSOR_PARALLEL = "tensor_parallel"
+_ALL_SHARDS = "parameter_shards"  # those of further dimensions, too
 
 _WHERE = "ShardedStrategy"
 
@@ -30,6 +34,9 @@ Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], b
 
 _LARGE = 1_000_000  # parameters of a unit whose memory is worth a warning
 _NUM_SUGGESTED = 8
+
+SavedOperations = Collection[OpOverload] | Callable[..., Any]
+"""Operations, or a policy of them, as of `torch.utils.checkpoint.create_selective_checkpoint_contexts`."""
 
 _WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
@@ -76,6 +83,22 @@ def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any)
     require(value > 1 and settings.num_shards % value == 0, name, rule, value, _WHERE)
 
 
+def _validate_operations(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
+    """Raise `TypeError` for what are no operations, `ValueError` for ones that no module would save."""
+    name, rule = attribute.name, "operations such as torch.ops.aten.mm.default, a function of one, or None"
+    is_some = isinstance(value, Collection) and all(isinstance(one, OpOverload) for one in value)
+    require(value is None or callable(value) or is_some, name, rule, value, _WHERE, error=TypeError)
+    rule = "None without `activation_checkpointing`"
+    require(value is None or settings.activation_checkpointing is not None, name, rule, value, _WHERE)
+
+
+def _validate_prefetch(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
+    """Raise `TypeError` unless a value is an int, `ValueError` if it is negative."""
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    require(is_int, attribute.name, "a number of blocks", value, _WHERE, error=TypeError)
+    require(value >= 0, attribute.name, "at least 0", value, _WHERE)
+
+
 @frozen(kw_only=True)
 class Sharding:
     """The settings of sharding; the arguments of `ShardedStrategy` of the same names.
@@ -94,6 +117,8 @@ class Sharding:
     )
     cpu_offload: bool = field(validator=_instance_of(bool, "a bool"))
     activation_checkpointing: Policy | None = field(validator=_validate_policy)
+    saved_operations: SavedOperations | None = field(validator=_validate_operations)
+    prefetch: int = field(validator=_validate_prefetch)
     is_compiled: bool
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, autocast_dtype: torch.dtype | None) -> None:
@@ -101,7 +126,7 @@ class Sharding:
 
         Args:
             module: The module. Its parameters may be on the meta device.
-            mesh: The mesh for `fully_shard`.
+            mesh: The mesh of all ranks.
             autocast_dtype: The dtype that steps are autocast to, if any.
 
         Raises:
@@ -109,7 +134,7 @@ class Sharding:
         """
         if self.activation_checkpointing is not None:
             for block in blocks_of(module, self.activation_checkpointing, "activation_checkpointing"):
-                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False, **self._selection())
         of_blocks = self.mixed_precision
         if of_blocks is None:
             # Inputs are cast to the dtype of the parameters, for operations that autocast does not cover.
@@ -124,11 +149,32 @@ class Sharding:
                 reshard = len(list(block.parameters())) < num_parameters
                 if not reshard and not needs_blocks:
                     continue  # left to the module: each block costs time at each step
-            fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=of_blocks, offload_policy=offload)
+            shards = data_parallel_mesh(mesh, block)
+            fully_shard(block, mesh=shards, reshard_after_forward=reshard, mp_policy=of_blocks, offload_policy=offload)
         if not isinstance(module, FSDPModule):
             # Its forward is a step, whose inputs and outputs (such as targets and losses) must not be cast.
             of_root = replace(of_blocks, cast_forward_inputs=False, output_dtype=None)
-            fully_shard(module, mesh=mesh, mp_policy=of_root, offload_policy=offload)
+            shards = data_parallel_mesh(mesh, module)
+            fully_shard(module, mesh=shards, mp_policy=of_root, offload_policy=offload)
+        if self.prefetch:
+            _prefetch(module, self.prefetch)
+
+    def _selection(self) -> dict[str, Any]:
+        """Return the arguments of `checkpoint` by which it saves some operations."""
+        saved = self.saved_operations
+        if saved is None:
+            return {}
+        chosen = saved if callable(saved) else list(saved)
+        return {"context_fn": partial(create_selective_checkpoint_contexts, chosen)}
+
+
+def _prefetch(root: nn.Module, num_blocks: int) -> None:
+    """Gather so many blocks ahead, in the order in which the module holds them, and backwards in its reverse."""
+    found: list[Any] = [part for part in root.modules() if isinstance(part, FSDPModule)]
+    units = list({id(fully_shard.state(part)): part for part in found}.values())  # type: ignore[attr-defined]
+    for idx, unit in enumerate(units):
+        unit.set_modules_to_forward_prefetch(units[idx + 1 : idx + 1 + num_blocks])
+        unit.set_modules_to_backward_prefetch(units[max(0, idx - num_blocks) : idx][::-1])
 
 
 def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") -> list[nn.Module]:
@@ -190,7 +236,7 @@ def warn_of_large_unit(root: nn.Module) -> None:
     for part in inner:
         if count[type(part)] > 1 and part._modules and not isinstance(part, (*_WITHOUT_FORWARD, nn.Sequential)):
             covered[type(part)] += sum(one.numel() for one in part.parameters())
-    [(kind, share)] = covered.most_common(1) or [(None, 0)]
+    kind, share = next(iter(covered.most_common(1)), (None, 0))
     suggested = str(size // _NUM_SUGGESTED) if kind is None or 2 * share < size else kind.__qualname__
     if size >= max(_LARGE, total / 2) and len(_by_size(inner[1:], size // _NUM_SUGGESTED)) > 1:
         warn_user(
@@ -248,35 +294,73 @@ def _is_module_class(value: Any) -> TypeGuard[type[nn.Module]]:
     return isinstance(value, type) and issubclass(value, nn.Module)
 
 
-def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: int) -> tuple[int, int, int]:
-    """Return the number of ranks along each mesh dimension: replicas, shards of a replica, tensor-parallel parts.
+def mesh_shape(
+    world_size: int, data_parallel_replicas: int, tensor_parallel: int, mesh_dimensions: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the number of ranks along each mesh dimension: replicas, shards of a replica, further ones, tensor parts.
 
     Args:
         world_size: Number of ranks.
         data_parallel_replicas: Number of copies of the model.
         tensor_parallel: Number of ranks that each layer is split over.
+        mesh_dimensions: Numbers of ranks along further dimensions, by their names.
 
     Raises:
-        TypeError: If a number is no int.
-        ValueError: If it is less than 1, or the product does not divide the number of ranks.
+        TypeError: If a number is no int, or a name no string.
+        ValueError: If a number is less than 1, a name is taken, or the product does not divide the number of ranks.
     """
-    for name, value in (("data_parallel_replicas", data_parallel_replicas), ("tensor_parallel", tensor_parallel)):
+    own = {"data_parallel_replicas": data_parallel_replicas, "tensor_parallel": tensor_parallel}
+    require(
+        isinstance(mesh_dimensions, Mapping),
+        "mesh_dimensions",
+        "sizes by name",
+        mesh_dimensions,
+        _WHERE,
+        error=TypeError,
+    )
+    for name in mesh_dimensions:
+        rule = f"a name other than {REPLICAS}, {SHARDS}, {TENSOR_PARALLEL} and {_ALL_SHARDS}"
+        is_free = isinstance(name, str) and name not in (REPLICAS, SHARDS, TENSOR_PARALLEL, _ALL_SHARDS)
+        require(is_free, "mesh_dimensions", rule, name, _WHERE)
+    for name, value in (own | dict(mesh_dimensions)).items():
         is_int = isinstance(value, int) and not isinstance(value, bool)
         require(is_int, name, "an int", value, _WHERE, error=TypeError)
         require(value >= 1, name, "at least 1", value, _WHERE)
-    divisor, name = data_parallel_replicas * tensor_parallel, "data_parallel_replicas times tensor_parallel"
+    divisor, name = prod((*own.values(), *mesh_dimensions.values())), " times ".join((*own, *mesh_dimensions))
     require(world_size % divisor == 0, name, f"a divisor of the number of processes ({world_size})", divisor, _WHERE)
-    return data_parallel_replicas, world_size // divisor, tensor_parallel
+    first = {REPLICAS: data_parallel_replicas, SHARDS: world_size // divisor}
+    return {**first, **mesh_dimensions, TENSOR_PARALLEL: tensor_parallel}
 
 
-def make_mesh(device_type: str, shape: tuple[int, int, int]) -> DeviceMesh:
+def make_mesh(device_type: str, shape: Mapping[str, int]) -> DeviceMesh:
     """Return the mesh of all ranks in order; those of the last dimension are neighbours. Collective."""
-    return init_device_mesh(device_type, shape, mesh_dim_names=(REPLICAS, SHARDS, TENSOR_PARALLEL))
+    mesh = init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape))
+    if _further(mesh):
+        mesh[(SHARDS, *_further(mesh))]._flatten(_ALL_SHARDS)
+    return mesh
 
 
-def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """Return the mesh for `fully_shard`: shards, or replicas and shards if there are several replicas. Collective."""
-    return mesh[SHARDS] if mesh[REPLICAS].size() == 1 else mesh[REPLICAS, SHARDS]
+def data_parallel_mesh(mesh: DeviceMesh, module: nn.Module) -> DeviceMesh:
+    """Return the mesh over which `fully_shard` shards a module's parameters, and averages their gradients. Collective.
+
+    Its dimensions are the shards, and the replicas if there are several. The shards are those of further dimensions,
+    too, unless the module has parameters that are distributed over one of these.
+    """
+    own = [one for one in _parameters_outside_of_units(module) if isinstance(one, DTensor)]
+    names = {name for one in own for name in one.device_mesh.mesh_dim_names or ()}
+    shards = _ALL_SHARDS if _further(mesh) and names.isdisjoint(_further(mesh)) else SHARDS
+    return mesh[shards] if mesh[REPLICAS].size() == 1 else mesh[REPLICAS, shards]
+
+
+def _further(mesh: DeviceMesh) -> tuple[str, ...]:
+    return (mesh.mesh_dim_names or ())[2:-1]
+
+
+def _parameters_outside_of_units(module: nn.Module) -> Iterator[nn.Parameter]:
+    yield from module.parameters(recurse=False)
+    for child in module.children():
+        if not isinstance(child, FSDPModule):
+            yield from _parameters_outside_of_units(child)
 
 
 def class_name(module: nn.Module) -> str:

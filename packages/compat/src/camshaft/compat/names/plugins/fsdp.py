@@ -21,7 +21,7 @@ from camshaft.strategies import ShardedStrategy as _ShardedStrategy
 _RESHARDS = {"FULL_SHARD": None, "HYBRID_SHARD": None, "SHARD_GRAD_OP": False, "_HYBRID_SHARD_ZERO2": False}
 _TODAY = "Pass `camshaft.strategies.ShardedStrategy(...)`, which has"
 _WITHOUT_EFFECT = (
-    *("use_orig_params", "limit_all_gathers", "forward_prefetch", "backward_prefetch"),
+    *("use_orig_params", "limit_all_gathers", "backward_prefetch"),
     *("sync_module_states", "device_id"),
 )
 """Arguments of torch's FullyShardedDataParallel for what `fully_shard` does by itself."""
@@ -112,6 +112,7 @@ class FSDPStrategy(ParallelStrategy, _ShardedStrategy):  # type: ignore[misc]
             "mixed_precision": self.mixed_precision,
             "policy": _policy("auto_wrap_policy", kwargs.pop("auto_wrap_policy", None)),
             "activation_checkpointing": _policy("activation_checkpointing", classes or policy),
+            "prefetch": 1 if kwargs.pop("forward_prefetch", False) else None,
             **_sharding(self.sharding_strategy, self._mesh),
             **kwargs,
         }
