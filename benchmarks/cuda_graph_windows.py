@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,8 @@ class GraphedTraining(Training):
 WAYS: dict[str, Callable[[str, Size, torch.device], Training]] = {
     "one by one": Training,
     "one graph": GraphedTraining,
-    "compiled": lambda *arguments: Training(*arguments, "default"),
-    "compiled with graphs": lambda *arguments: Training(*arguments, "reduce-overhead"),
+    "compiled": partial(Training, compile_mode="default"),
+    "compiled with graphs": partial(Training, compile_mode="reduce-overhead"),
 }
 SAME_BITS = ("one by one", "one graph")
 """Ways that run the same kernels; compiled ones fuse them, and draw other random numbers."""

@@ -168,15 +168,16 @@ def tests(device: torch.device, folder: str) -> Any:
     options = ["--collect-only"] if device.type == "cpu" else ["-rs"]
     if not _is_installed():
         options += ["-p", "camshaft.hooks_core.pytest_plugin"]
-    results = {}
+    results, has_failed = {}, False
     for place in places:
         command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *options, place]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         name = str(Path(place).relative_to(ROOT))
         results[name] = done.stdout.strip().rpartition("\n")[2] or done.stderr[-2000:]
         if done.returncode not in (0, 5):  # 5: there are none
-            results[name] += "\n" + done.stdout[-6000:]
-            raise RuntimeError(json.dumps(results, indent=2))
+            results[name], has_failed = done.stdout[-6000:] + done.stderr[-2000:], True
+    if has_failed:
+        raise RuntimeError("\n\n".join(f"{name}: {text}" for name, text in results.items()))
     return results
 
 
@@ -193,7 +194,6 @@ SYNC_CASES: dict[str, dict[str, Any]] = {
 
 def syncs(device: torch.device, folder: str) -> Any:
     """Fit in several ways while a wait for the device is an error, from the end of the warm-up to the last step."""
-
     results = {}
     for name, options in SYNC_CASES.items():
         work = Work("mlp", device)
@@ -215,7 +215,7 @@ def syncs(device: torch.device, folder: str) -> Any:
 
 def contexts_here() -> list[int]:
     """Return the devices on which this process has a context."""
-    has_context: Callable[[int], bool] = torch._C._cuda_hasPrimaryContext
+    has_context: Callable[[int], bool] = torch._C._cuda_hasPrimaryContext  # type: ignore[attr-defined]
     return [idx for idx in range(torch.cuda.device_count()) if has_context(idx)]
 
 

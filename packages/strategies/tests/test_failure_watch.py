@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
 from launching import Launcher, run_ranks
 from torch.distributed import HashStore
 
@@ -245,6 +246,29 @@ def test_a_collective_that_times_out_leaves_dumps_of_all_ranks_that_torch_reads(
     analysis = subprocess.run(read, capture_output=True, text=True, check=True)
     assert "Not all ranks joining collective, sequence number: 2" in analysis.stderr
     assert "missing ranks: {1}" in analysis.stderr and "exchange at" in analysis.stderr
+
+
+TIMING_OUT_ON_GPUS = """
+import time
+import torch, torch.distributed as dist
+from camshaft.strategies import ParallelStrategy
+strategy = ParallelStrategy(accelerator="cuda", devices=2, timeout=10)
+strategy.connect()
+tensor = torch.ones(2, device=strategy.device)
+dist.all_reduce(tensor)
+if strategy.global_rank == 1:
+    time.sleep(3600)
+dist.all_reduce(tensor)
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_collective_of_nccl_that_times_out_leaves_its_own_dumps(tmp_path: Path) -> None:
+    environment = {"TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "nccl_trace_")}
+    run_ranks(TIMING_OUT_ON_GPUS, 2, launcher="slurm", timeout=120, env=environment).failed()
+    assert (tmp_path / "nccl_trace_0").is_file()
 
 
 @pytest.mark.parametrize(("victim", "reason"), [(1, "gave no sign of life for 5 s"), (0, "was stopped, hangs")])

@@ -32,6 +32,7 @@ from camshaft.strategies.launch.flight_recorder import dump_collectives, nccl_du
 _STATUS = 1
 _LONGEST_GRACE_SECONDS = 3.0
 _SECONDS_TO_PRINT = 0.3
+_SECONDS_TO_DUMP = 5.0  # torch imports much for the first stack of a dump
 
 
 class FailureWatch:
@@ -200,10 +201,11 @@ class FailureWatch:
         return {rank: pickle.loads(position) for rank, position in found.items()}
 
     def _await_stacks(self, missing: list[int]) -> None:
-        """Wait for missing processes to print their stacks, and send the stack signal to those that do not."""
+        """Wait for missing processes to print their stacks and to dump, and signal those that do not to print."""
         missing = [rank for rank in missing if not self._store.check([f"left/{rank}"])]
         keys = [f"stack/{rank}" for rank in missing]
-        _wait_until(lambda: self._store.check(keys), 2 * self._interval + 0.5)
+        seconds = 2 * self._interval + min(_SECONDS_TO_DUMP, self._timeout / 4)
+        _wait_until(lambda: self._store.check(keys), seconds)
         silent = [rank for rank in missing if not self._store.check([f"stack/{rank}"])]
         processes = [peers.PeerProcess(rank, self._timeout / 2, self._interval) for rank in silent]
         if any([process.print_stack(self._store) for process in processes]):
@@ -261,11 +263,13 @@ class FailureWatch:
             # Of the ranks that have not failed themselves, the first one to receive it prints it.
             if failure.rank != self._rank and (self._is_store_lost or self._store_of_thread.add("num_printed", 1) == 1):
                 print_message(f"Rank {failure.rank} failed, which ends the run on every rank: {failure.text}")
-            if failure.is_of_collective and self._own is None:
-                dump_collectives(self._rank)
-            if self._rank in failure.missing and self._own is None:
+            is_missing = self._rank in failure.missing and self._own is None
+            if is_missing:
                 self._has_printed_stack = True
                 print_message(f"Rank {self._rank}, which the others wait for, is at:\n{peers.stack_of_run()}")
+            if failure.is_of_collective and self._own is None:
+                dump_collectives(self._rank)
+            if is_missing:
                 self._store_of_thread.set(f"stack/{self._rank}", "1")
 
     def _end_if_due(self) -> None:
