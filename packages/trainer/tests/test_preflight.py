@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from camshaft.callbacks import ModelCheckpoint
-from camshaft.hooks_core import StrategyDefaults
+from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.hooks_core import Callback, StrategyDefaults
 from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy
 from camshaft.trainer import Trainer, TrainingModule
 from camshaft.trainer.preflight import Report, simulated_world
@@ -131,6 +131,23 @@ def test_collectives_are_told_by_dimension_of_the_mesh() -> None:
     assert sent(report)["reduce_scatter", "data_parallel_shards"][1] == pytest.approx(NUM_BYTES, rel=0.01)
     assert sent(report)["all_reduce", "data_parallel_replicas"][1] == pytest.approx(NUM_BYTES / 8, rel=0.01)
     assert report.communication_seconds > 0 and report.mfu_bound is not None and report.mfu_bound < 1
+
+
+def test_a_preflight_has_the_callbacks_of_the_trainer_once() -> None:
+    class Counting(Callback):
+        starts: ClassVar[list[int]] = []
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            self.starts.append(trainer.world_size)
+
+    arguments: dict[str, Any] = {"deterministic": True, "profiler": "simple", "accelerator": "cpu"}
+    of = Trainer(callbacks=[Counting(), EarlyStopping("val")], logger=False, max_epochs=1, **arguments)
+    report = preflight(of=of, world_size=4)
+    assert report.not_run == [] and Counting.starts == [4]
+
+
+def test_a_module_on_another_device_is_taken_to_the_simulated_one() -> None:
+    assert preflight(Net().to("meta")).memory_between_steps["parameters"] == NUM_BYTES
 
 
 def test_flops_are_those_of_the_products() -> None:

@@ -174,12 +174,13 @@ def _made_anew(trainer: Any, measured: Measurement, folder: str) -> Any:
         probe.notes.append("`sync_batchnorm`, which torch has on GPUs alone: its collectives are not counted.")
     if getattr(trainer.strategy, "compile", False):
         probe.notes.append("`compile`: the model ran as it is; graphs, memory and reads may differ.")
-    dropped = ("accelerator", "devices", "num_nodes", "barebones", "profiler", "report", "sync_batchnorm", "compile")
+    dropped = {"accelerator", "devices", "num_nodes", "barebones", "report", "sync_batchnorm", "compile"}
+    dropped |= {"profiler", "deterministic", "benchmark", "detect_anomaly"}  # their callbacks are among those
     return type(trainer)(**{name: kwargs[name] for name in kwargs if name not in dropped} | changed)
 
 
 def _is_kept(callback: Any) -> bool:
-    return not isinstance(callback, (stock.ProgressBar, stock.ModelSummary, stock.ActionProfiler, EpochEndReduction))
+    return not isinstance(callback, (stock.ProgressBar, stock.ModelSummary, stock.ProfiledHooks, EpochEndReduction))
 
 
 def _strategy_anew(strategy: Any, measured: Measurement) -> Any:

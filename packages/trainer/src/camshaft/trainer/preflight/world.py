@@ -185,6 +185,8 @@ class FakeDevice(FakeTensorMode):  # type: ignore[no-untyped-call]
         for tensor in (*module.parameters(), *module.buffers()):
             if not isinstance(tensor, FakeTensor) and id(tensor) not in memo:
                 made: Any = self.from_tensor(tensor.detach())
+                if made.device.type != "cpu":  # a GPU of this machine, or the meta device
+                    made = torch.empty_like(made, device="cpu")
                 if isinstance(tensor, nn.Parameter):
                     made = nn.Parameter(made, requires_grad=tensor.requires_grad)
                 memo[id(tensor)] = made
