@@ -124,6 +124,20 @@ def test_words_go_before_the_file_and_the_file_before_defaults(project: Path) ->
     assert (project / "report.txt").read_text() == "fit 3 Net 0.05 2\n"
 
 
+def test_a_preflight_runs_what_a_file_for_a_cluster_describes(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = ["--trainer.accelerator", "gpu", "--trainer.devices", "8", "--trainer.num_nodes", "2"]
+    words = ["--config", "run.yaml", *cluster, "--trainer.strategy", "sharded", "--world-size", "16"]
+    assert main(["preflight", *words, "--json=needs.json"]) == 0
+    page = capsys.readouterr().out
+    assert "ShardedStrategy, 16 ranks on 2 machine(s), NVIDIA H100" in page and "not run" not in page
+    assert '"fits": true' in (project / "needs.json").read_text()
+    assert not (project / "camshaft_logs").exists()
+    error = refusal(capsys, "preflight", *words[:-1], "0")
+    assert "`world_size` must be a positive int, but got 0 (int) in preflight" in error
+
+
 @pytest.mark.processes
 def test_it_is_a_module_that_is_run(project: Path) -> None:
     words = "fit --model nets:Net --data nets:Data --trainer.max_epochs 2 --trainer.callbacks+=nets.Report"
@@ -241,7 +255,7 @@ def test_what_the_trainer_refuses_is_told_without_a_traceback(capsys: pytest.Cap
 
 
 def test_a_verb_and_a_module_are_required(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "{fit,validate,test,predict}, but it was not provided" in refusal(capsys)
+    assert "{fit,validate,test,predict,preflight}, but it was not provided" in refusal(capsys)
     assert "model" in refusal(capsys, "fit")
 
 

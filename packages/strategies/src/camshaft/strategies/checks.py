@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from camshaft.hooks_core.support.messages import must_be
+
+
+def arguments_in(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor by name, from its `locals()`."""
+    own = {name: value for name, value in values.items() if name not in ("self", "__class__", "parallel")}
+    own.update(values.get("parallel", {}))
+    return own
 
 
 def require(

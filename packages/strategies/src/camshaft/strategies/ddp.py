@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.support.messages import must_be
-from camshaft.strategies.checks import require
-from camshaft.strategies.ddp_replica import Replica, trainable_parameters
+from camshaft.strategies.checks import arguments_in, require
+from camshaft.strategies.ddp_replica import Replica, SimulatedReplication, trainable_parameters
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 
 _WHERE = "DDPStrategy"
@@ -85,6 +85,7 @@ class DDPStrategy(ParallelStrategy):
         sync_batchnorm: bool = False,
         **parallel: Unpack[ParallelArguments],
     ) -> None:
+        self.given_arguments = arguments_in(locals())
         self._arguments = DDPArguments(
             comm_hook=comm_hook,
             comm_state=comm_state,
@@ -243,7 +244,7 @@ class DDPStrategy(ParallelStrategy):
     def _wrap(self) -> None:
         """Wrap the module such that the gradients of its trainable parameters are averaged."""
         assert self._module is not None
-        self._enter("DistributedDataParallel")
+        is_simulated = self._enter("DistributedDataParallel").is_simulated
         self._is_wrap_due = False
         known, self._replica = self._replica, None
         if known is not None:
@@ -251,10 +252,10 @@ class DDPStrategy(ParallelStrategy):
         if trainable_parameters(self._module):
             is_manual = getattr(self._module, "automatic_optimization", True) is False
             arguments = self._arguments.for_module(self._module, self.finds_unused_in)
-            wrap = partial(arguments.wrap, broadcasts_weights=known is None)
+            wrap = partial(arguments.wrap, broadcasts_weights=known is None, is_simulated=is_simulated)
             custom = self.wrap_module
             # A sum of two is the same in any order, and a hook with a memory must see real gradients only.
-            settles = self.world_size > 2 and self._arguments.comm_state is None and custom is None
+            settles = self.world_size > 2 and self._arguments.comm_state is None and custom is None and not is_simulated
             if custom is not None:
                 wrap = partial(custom_wrap, custom, wrap, self._arguments, self.device)
             self._replica = Replica(self._module, wrap, is_manual=is_manual, settles=settles)
@@ -338,14 +339,20 @@ class DDPArguments:
             return self
         return attrs.evolve(self, find_unused_parameters=finds_unused_in(module))
 
-    def wrap(self, module: nn.Module, *, broadcasts_weights: bool) -> DistributedDataParallel:
+    def wrap(self, module: nn.Module, *, broadcasts_weights: bool, is_simulated: bool = False) -> Any:
         """Wrap a module. Collective.
 
         Args:
             broadcasts_weights: Whether all ranks get rank 0's weights and buffers, or have them already.
+            is_simulated: Whether there are no other ranks; then there is no communication hook.
+
+        Returns:
+            The DistributedDataParallel, or a `SimulatedReplication`.
         """
         arguments: dict[str, Any] = {} if self.broadcast_buffers else {_SYNC_BUFFERS: False}
-        ddp = DistributedDataParallel(
+        if is_simulated:
+            arguments |= {name: self.broadcast_buffers for name in ("broadcast_buffers", _SYNC_BUFFERS)}
+        ddp: Any = (SimulatedReplication if is_simulated else DistributedDataParallel)(
             module,
             find_unused_parameters=bool(self.find_unused_parameters),
             static_graph=self.static_graph,
@@ -354,7 +361,7 @@ class DDPArguments:
             init_sync=broadcasts_weights,
             **arguments,
         )
-        if self.comm_hook is not None:
+        if self.comm_hook is not None and not is_simulated:
             register_communication_hook(ddp, self.comm_hook, self.comm_state)
         return ddp
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.strategies.parallel import broadcast_tensors
 from camshaft.strategies.torch_strategy import Computing
 
 _NUM_NAMED = 5
+_FIRST_BUCKET_BYTES = 2**20  # of DistributedDataParallel
 
 
 class Replica:
@@ -211,6 +215,56 @@ class Replica:
         finally:
             ddp.require_backward_grad_sync = outer
         return loss
+
+
+class SimulatedReplication(nn.Module):
+    """The communication of a DistributedDataParallel in a simulated world, whose reducer needs real values.
+
+    A backward that averages reduces buckets of gradients as they become ready. A communication hook is left out.
+
+    Args:
+        module: The module with the steps.
+        arguments: The arguments of DistributedDataParallel; attributes of the same names.
+    """
+
+    def __init__(self, module: nn.Module, **arguments: Any) -> None:
+        super().__init__()
+        self.module = module
+        vars(self).update(arguments)
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self._is_averaging = False
+        self._num_ready: dict[int, int] = {}
+        parameters = trainable_parameters(module)[::-1]  # in the order in which backward reaches them
+        buckets: list[list[nn.Parameter]] = [[]]
+        limits = [_FIRST_BUCKET_BYTES, int(arguments["bucket_cap_mb"] * 2**20)]
+        for parameter in parameters:
+            if sum(one.nbytes for one in buckets[-1]) >= limits[min(len(buckets) - 1, 1)]:
+                buckets.append([])
+            buckets[-1].append(parameter)
+        for idx, bucket in enumerate(filter(None, buckets)):
+            # with views the gradients themselves are the bucket
+            has_views = arguments["gradient_as_bucket_view"]
+            buffer = None if has_views else bucket[0].new_empty(sum(one.numel() for one in bucket))
+            for parameter in bucket:
+                note: Any = partial(self._note, idx, bucket, buffer)
+                parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the result of the module, with the buffers of rank 0."""
+        self._is_averaging = self.require_backward_grad_sync and torch.is_grad_enabled()
+        if self.require_forward_param_sync and self.broadcast_buffers:
+            broadcast_tensors(self.module.buffers())
+        return self.module(*args, **kwargs)
+
+    def _note(self, idx: int, bucket: list[nn.Parameter], buffer: Tensor | None, parameter: Tensor) -> None:
+        self._num_ready[idx] = self._num_ready.get(idx, 0) + 1
+        if self._num_ready[idx] < len(bucket):
+            return
+        self._num_ready[idx] = 0
+        if self._is_averaging and buffer is not None:
+            dist.all_reduce(buffer)
+        elif self._is_averaging:
+            dist.all_reduce_coalesced([one.grad for one in bucket if one.grad is not None])
 
 
 def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:

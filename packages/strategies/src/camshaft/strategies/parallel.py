@@ -57,6 +57,9 @@ class ParallelStrategy(TorchStrategy):
     and `WORLD_SIZE`), or SLURM's `srun`. Without a launcher, `connect` runs this process's command line once for each
     device, under PyTorch's elastic agent, and exits when these processes have ended.
 
+    A group of torch's backend "fake" that is initialised already is a simulated world: this process plays one rank of
+    many without the others; see `JoinedGroup.is_simulated`.
+
     Args:
         accelerator: "cpu", "cuda" or "gpu"; "auto" is CUDA if it is available, else the CPU.
         devices: The number of processes on this machine, one per device; for CUDA also a list of device indexes. -1
@@ -154,12 +157,14 @@ class ParallelStrategy(TorchStrategy):
     def broadcast(self, value: T, src: int = 0) -> T:
         """Return the value of the rank `src`; see `collectives.broadcast`. Collective."""
         group = self._enter("broadcast")
-        return value if self.world_size == 1 else collectives.broadcast(value, src, group.cpu_group)
+        is_own = self.world_size == 1 or group.is_simulated
+        return value if is_own else collectives.broadcast(value, src, group.cpu_group)
 
     def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in their order; see `collectives.all_gather`. Collective."""
         group = self._enter("all_gather")
-        return [value] if self.world_size == 1 else collectives.all_gather(value, group.cpu_group)
+        is_own = self.world_size == 1 or group.is_simulated
+        return [value] * self.world_size if is_own else collectives.all_gather(value, group.cpu_group)
 
     def reduce(self, tensor: Any, op: ReduceOp = "mean") -> Any:
         """Reduce a tensor over all ranks, element by element, or a number; see `collectives.reduce`. Collective.
@@ -175,7 +180,7 @@ class ParallelStrategy(TorchStrategy):
             return self.reduce(torch.as_tensor(tensor), op).item()
         group = self._enter("reduce")
         backend = None if self.world_size == 1 else group.group_for(tensor.device)
-        return collectives.reduce(tensor, op, backend, self.world_size)
+        return collectives.reduce(tensor, op, backend, 1 if group.is_simulated else self.world_size)
 
     def start_max(self, values: Sequence[int]) -> Callable[[], list[int]]:
         """Begin to find the maxima of ints over all ranks, and return what waits for them. Collective.
@@ -183,12 +188,13 @@ class ParallelStrategy(TorchStrategy):
         Until then this process computes on, and may call other collectives.
         """
         group = self._enter("reduce")
-        return collectives.start_max(values, group.cpu_group) if self.world_size > 1 else lambda: list(values)
+        is_own = self.world_size == 1 or group.is_simulated
+        return (lambda: list(values)) if is_own else collectives.start_max(values, group.cpu_group)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until every rank calls this, whatever the name. Collective. Queued work of a GPU is not waited for."""
         group = self._enter("barrier")
-        if self.world_size > 1:
+        if self.world_size > 1 and not group.is_simulated:
             collectives.wait_for_all(group.cpu_group)
 
     def on_validation_start(self) -> None:

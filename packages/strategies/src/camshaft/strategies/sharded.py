@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from camshaft.strategies.checks import require
+from camshaft.strategies.checks import arguments_in, require
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 from camshaft.strategies.sharding.accumulation import Accumulation, GradientWindow, groups_of
 from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization, shared_randomness
@@ -122,6 +122,7 @@ class ShardedStrategy(ParallelStrategy):
         accumulation: Accumulation = "reduce",
         **parallel: Unpack[ParallelArguments],
     ) -> None:
+        self.given_arguments = arguments_in(locals())
         super().__init__(**parallel)
         kinds = get_args(Accumulation)
         require(accumulation in kinds, "accumulation", f"one of {kinds}", accumulation, "ShardedStrategy")

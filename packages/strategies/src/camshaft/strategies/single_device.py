@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from camshaft.strategies.checks import arguments_in
 from camshaft.strategies.launch.placement import choose_device
 from camshaft.strategies.precision import Precision
 from camshaft.strategies.torch_strategy import TorchStrategy
@@ -38,6 +39,7 @@ class SingleDeviceStrategy(TorchStrategy):
         compile: bool | Mapping[str, Any] = False,
         copy_stream: bool = False,
     ) -> None:
+        self.given_arguments = arguments_in(locals())
         if isinstance(device, str) and device in ("auto", "gpu"):
             chosen = choose_device(device)
         else:

@@ -40,6 +40,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     Attributes:
         precision: The `Precision` of the argument's name.
+        given_arguments: The arguments of the constructor, by which a strategy can be made anew for another rank.
         compile: The argument.
         compilation: What carries it out; None without.
 
@@ -49,6 +50,8 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
     """
 
     __hook_base__: ClassVar[bool] = True
+
+    given_arguments: dict[str, Any]
 
     def __init__(
         self,

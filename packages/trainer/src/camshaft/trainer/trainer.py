@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -58,6 +59,7 @@ from camshaft.trainer.states import RunningStage, TrainerFn, TrainerState, Train
 
 if TYPE_CHECKING:
     from camshaft.callbacks import Checkpoint, EarlyStopping, ProgressBar
+    from camshaft.trainer.preflight import Report
 
 
 @with_arguments_of(FitLimits, OptimizationSettings, LoaderSettings)
@@ -122,6 +124,7 @@ class Trainer:
         fit_loop, validate_loop, test_loop, predict_loop: Loops of the verbs.
         metric_log: The metric log; None with `barebones`.
         verb_state: State of the verb that runs, or ran last.
+        given_arguments: Arguments of the constructor by name, by which `preflight` makes the trainer of another rank.
 
     Raises:
         TypeError, ValueError: If an argument is of the wrong type, out of range, contradicts another, or asks for
@@ -147,8 +150,8 @@ class Trainer:
 
     __slots__ = (
         *("__weakref__", "_barebones", "_callbacks", "_default_root_dir", "_fast_dev_run", "_log_every_n_steps"),
-        *("_loggers", "_profiler", "_strategy", "enable_autolog_hparams", "fit_loop", "metric_log", "predict_loop"),
-        *("strict_hooks", "test_loop", "validate_loop", "verb_state"),
+        *("_loggers", "_profiler", "_strategy", "enable_autolog_hparams", "fit_loop", "given_arguments", "metric_log"),
+        *("predict_loop", "strict_hooks", "test_loop", "validate_loop", "verb_state"),
     )
 
     strategy: Any = forwarded("_strategy", "The strategy, as passed or chosen from the arguments.")
@@ -207,6 +210,7 @@ class Trainer:
         barebones: bool = False,
         strict_hooks: bool = True,
     ) -> None:
+        self.given_arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
         if barebones:
             check_barebones(locals())
@@ -420,6 +424,52 @@ class Trainer:
         with running(self, call) as run:
             self.begin_logging(run)
             return run_verb(run, self.predict_loop)
+
+    def preflight(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        *,
+        world_size: int = 1,
+        devices_per_node: int = 8,
+        device: str = "h100",
+        verbose: bool = True,
+        json: str | os.PathLike[str] | None = None,
+    ) -> Report:
+        """Find out what a fit with these arguments needs on many devices, without them.
+
+        The fit runs for two updates, a validation and a save in this process, as the first of many ranks: on fake
+        tensors, which have no memory, and a fake process group. Module, data and trainer stay as they are, and loggers
+        and checkpoint callbacks write nothing; copies of all callbacks run.
+
+        Args:
+            model: The module, or a function that makes it on fake tensors, for one that is too large for this machine.
+            train_dataloaders, val_dataloaders, datamodule: As for `fit`; some batches of theirs are read.
+            world_size: The number of ranks, each with a device.
+            devices_per_node: The number of devices of a machine.
+            device: The kind of device, whose memory and speed count; one of `camshaft.trainer.preflight.DEVICES`.
+            verbose: If true, the report is printed.
+            json: A file for the report as JSON; None for none.
+
+        Returns:
+            The report. `str()` is the page, `as_json()` and `as_dict()` give its values.
+
+        Raises:
+            TypeError: If the strategy is none of `camshaft.strategies`.
+            ValueError: If a number is out of range, the device is unknown, or the strategy does not fit the ranks.
+            RuntimeError: If this process has joined a process group.
+        """
+        from camshaft.trainer.preflight import preflight  # slow to import
+
+        numbers: Any = {"world_size": world_size, "devices_per_node": devices_per_node, "device": device}
+        report = preflight(self, model, train_dataloaders, val_dataloaders, datamodule, **numbers)
+        if verbose:
+            print(report)
+        if json is not None:
+            Path(json).write_text(report.as_json(), encoding="utf-8")
+        return report
 
     # saving and stopping
 

@@ -194,7 +194,8 @@ class FailureWatch:
     def _positions(self, store: Store) -> dict[int, peers.ProcessPosition]:
         """Return the last published position of each process, by rank."""
         keys = [peers.position_key(rank) for rank in range(self._world_size)]
-        if store.has_extended_api() and store.check(keys):
+        has_multi_get = store.has_extended_api()  # type: ignore[attr-defined]
+        if has_multi_get and store.check(keys):
             found = dict(enumerate(store.multi_get(keys)))
         else:  # some have not joined yet
             found = {rank: store.get(key) for rank, key in enumerate(keys) if store.check([key])}

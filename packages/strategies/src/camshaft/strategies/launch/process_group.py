@@ -42,13 +42,21 @@ class JoinedGroup:
     Attributes:
         cpu_group: A group of the same ranks with a backend for the CPU: `default` if that has one.
         is_own: Whether this package initialised the default group, and so destroys it.
-        watch: The failure watch; None in a group of one process.
+        watch: The failure watch; None in a group of one process, and in a simulated one.
     """
 
     default: dist.ProcessGroup
     cpu_group: dist.ProcessGroup
     is_own: bool
     watch: FailureWatch | None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether it is one of torch's backend "fake": one process plays one of many ranks, and nobody else is there.
+
+        Each other rank is taken to have the same values as this one; sums of tensors are its own.
+        """
+        return dist.get_backend(self.default) == "fake"
 
     def group_for(self, device: torch.device) -> dist.ProcessGroup:
         """Return the group whose backend takes tensors of a device."""
@@ -136,7 +144,7 @@ def join_process_group(
     # All ranks join equally often, and a restarted job may get the same store again.
     store = PrefixStore(f"camshaft/{restart_count()}/{environment.world_size}/{_generation}", store)
     watch = None
-    if environment.world_size > 1:
+    if environment.world_size > 1 and not (dist.is_initialized() and dist.get_backend() == "fake"):
         watch = FailureWatch(PrefixStore("failures", store), environment.global_rank, environment.world_size, timeout)
         watch.start()
     try:

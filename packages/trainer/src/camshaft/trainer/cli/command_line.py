@@ -1,10 +1,11 @@
-"""The command line: `python -m camshaft.trainer {fit,validate,test,predict}`."""
+"""The command line: `python -m camshaft.trainer {fit,validate,test,predict,preflight}`."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -80,6 +81,12 @@ class CommandLine(TrainerCLI):
         except CheckpointError as error:
             refuse(" ".join(str(error).split()))
 
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the verbs, and `preflight`."""
+        verbs = TrainerCLI.subcommands()
+        return {**verbs, "preflight": verbs["fit"]}
+
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Parse the words, and check that the checkpoint exists."""
         self.config = parser.parse_args(args)
@@ -90,6 +97,8 @@ class CommandLine(TrainerCLI):
 
     def instantiate_classes(self) -> None:
         """Make the objects; report an argument that a stock callback or logger refuses as an error of the options."""
+        if self.subcommand == "preflight":
+            self._join_simulated_world()
         try:
             super().instantiate_classes()
         except InvalidArgumentError as error:
@@ -97,6 +106,8 @@ class CommandLine(TrainerCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Return a trainer; report an argument that it refuses as an error of the options."""
+        if self.subcommand == "preflight":  # on this machine's CPU, as a rank of the simulated world
+            kwargs |= {"accelerator": "cpu", "devices": "auto", "num_nodes": 1}
         try:
             return super().instantiate_trainer(**kwargs)
         except (TypeError, ValueError) as error:
@@ -108,6 +119,22 @@ class CommandLine(TrainerCLI):
         """Predict for the callbacks alone, without returning predictions."""
         self.trainer.predict(**{**options, "return_predictions": False})
 
+    def preflight(self, **options: Any) -> None:
+        """Print what a fit needs, and leave the simulated world."""
+        with self._world:
+            self.trainer.preflight(**options)
+
+    def _join_simulated_world(self) -> None:
+        from camshaft.trainer.preflight import simulated_world  # slow to import
+
+        config, self._world = self.config_of_run, ExitStack()
+        numbers = [config[name] for name in ("world_size", "devices_per_node")]
+        try:
+            self._world.enter_context(simulated_world(*numbers))
+        except ValueError as error:
+            self._parser(self.subcommand).error(str(error))
+        self.save_config_callback = None
+
 
 def refuse(message: str) -> NoReturn:
     """Print an error in a line, and exit with 2."""
@@ -116,5 +143,6 @@ def refuse(message: str) -> NoReturn:
 
 
 def _with_dots(word: str) -> str:
-    """Return a word with its class path `module:Class`, alone or after an option and "=", as `module.Class`."""
+    """Return a word with its class path `module:Class` as `module.Class`, and with `--an-option` as `--an_option`."""
+    word = re.sub(r"^--[a-z][a-z-]*(?==|$)", lambda name: "--" + name[0][2:].replace("-", "_"), word)
     return re.sub(r"^((?:--[\w.+]+=)?[A-Za-z_][\w.]*):([A-Za-z_]\w*)$", r"\1.\2", word)
