@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # as `torch.distributed.fsdp` makes them
 from torch.distributed.tensor.placement_types import Placement
 from torch.optim import Optimizer
 
@@ -66,8 +67,8 @@ def _laid_out(value: Any, like: Any, *, is_state: bool = False) -> Any:
     if not isinstance(like, DTensor) or not is_state or value.dim() == 0:
         # cloned, since an optimizer changes its state in place
         return _whole(value).clone() if is_state else _whole(value)
-    mesh = like.device_mesh
-    return distribute_tensor(_whole(value).to(_device(like)), mesh, [Replicate()] * mesh.ndim, src_data_rank=None)
+    mesh, whole = like.device_mesh, _whole(value).to(_device(like), copy=True)
+    return _from_part(whole, mesh, [Replicate()] * mesh.ndim, whole.size(), whole.stride())
 
 
 def _whole(value: Tensor) -> Tensor:
@@ -122,9 +123,15 @@ def distribute(full: Tensor, like: DTensor, device: torch.device) -> DTensor:
     """
     part = local_part(full.detach(), like.device_mesh, like.placements)
     local = torch.empty(part.size(), dtype=full.dtype, device=device)
-    return DTensor.from_local(
-        local.copy_(part), like.device_mesh, like.placements, run_check=False, shape=like.size(), stride=like.stride()
-    )
+    return _from_part(local.copy_(part), like.device_mesh, like.placements, like.size(), like.stride())
+
+
+def _from_part(
+    part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], size: torch.Size, stride: tuple[int, ...]
+) -> DTensor:
+    """Return the tensor of this rank's part where that is: `DTensor.from_local` moves offloaded ones to the mesh."""
+    spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(size, stride, part.dtype))
+    return DTensor(part, spec, requires_grad=False)
 
 
 def _chunk(tensor: Tensor, num_chunks: int, chunk_idx: int, dim: int) -> Tensor:
