@@ -1,4 +1,6 @@
-"""Shared by the tests of all packages: `gpu` tests are skipped, with the reason, where they cannot run.
+"""Shared by the tests of all packages: `gpu` and `simulated` tests are skipped, with the reason, where they cannot run.
+
+`--simulated-device` registers the device of test_support/simulated_device, on which both kinds run then.
 
 `--examples-factor=N` gives every property test N times as many examples as it says; the gate runs some tests again
 with a tenth of them.
@@ -7,23 +9,75 @@ with a tenth of them.
 from __future__ import annotations
 
 import gc
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 
+SIMULATED = "CAMSHAFT_SIMULATED_DEVICE"  # tells the processes that tests start; see test_support/launching.py
 
-def reason_without_gpu() -> str | None:
+
+def reason_not_to_run(test: pytest.Item) -> str | None:
+    """Return why a test cannot run here, for want of a device; None if it can."""
+    gpu, is_simulated = test.get_closest_marker("gpu"), SIMULATED in os.environ
+    if test.get_closest_marker("simulated") and not is_simulated:
+        return "needs --simulated-device"
+    if gpu is None:
+        return None
     try:
         import torch
     except ImportError:
-        return "needs a CUDA device, but torch is not installed"
-    if not torch.cuda.is_available():
-        return "needs a CUDA device, but torch sees none"
-    return None
+        return "needs an accelerator, but torch is not installed"
+    num_devices, kind = gpu.kwargs.get("devices", 1), gpu.kwargs.get("kind")
+    if torch.accelerator.device_count() < num_devices:
+        return f"needs {num_devices} accelerators, but torch sees {torch.accelerator.device_count()}"
+    found = torch.accelerator.current_accelerator()
+    return f"needs {kind}, but this is {found}" if found is not None and kind not in (None, found.type) else None
 
 
-def pytest_configure() -> None:
+@pytest.fixture
+def accelerator() -> str:
+    """The type of this machine's accelerator, for tests marked `gpu`."""
+    import torch
+
+    found = torch.accelerator.current_accelerator()
+    assert found is not None
+    return found.type
+
+
+@pytest.fixture
+def without_waiting(accelerator: str) -> Callable[[], AbstractContextManager[None]]:
+    """A context in which waiting for the accelerator is an error, for tests marked `gpu`."""
+
+    @contextmanager
+    def simulated() -> Iterator[None]:
+        with importlib.import_module("simulated_device").recording() as recorded:
+            yield
+        assert not recorded.host_waits(), [event.place for event in recorded.host_waits()]
+
+    @contextmanager
+    def on_cuda() -> Iterator[None]:
+        import torch
+
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    if SIMULATED not in os.environ and accelerator != "cuda":
+        pytest.skip(f"torch does not tell what waits for {accelerator}")
+    return simulated if SIMULATED in os.environ else on_cuda
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Let no property test fail for being slow: a busy machine is no fault."""
+    if config.getoption("--simulated-device"):
+        os.environ[SIMULATED] = "1"
+        importlib.import_module("simulated_device")
     try:
         from hypothesis import settings
     except ImportError:
@@ -35,6 +89,8 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_text = "Times as many examples as usual of each property test, drawn anew in every run; may be below 1."
     parser.addoption("--examples-factor", type=float, default=1.0, help=help_text)
+    help_text = "Run the tests marked `gpu` and `simulated` on a simulated accelerator, compiled at its first use."
+    parser.addoption("--simulated-device", action="store_true", help=help_text)
 
 
 def multiply_examples(items: list[pytest.Item], factor: float) -> None:
@@ -59,10 +115,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     factor = config.getoption("--examples-factor")
     if factor != 1:
         multiply_examples(items, factor)
-    gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
-    reason = reason_without_gpu() if gpu_tests else None
-    if reason is not None:
-        for item in gpu_tests:
+    for item in items:
+        reason = reason_not_to_run(item)
+        if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

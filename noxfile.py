@@ -123,6 +123,18 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def simulated(session: nox.Session) -> None:
+    """Tests of devices on a simulated accelerator, which is compiled; those marked `gpu` as far as they can."""
+    if shutil.which("c++") is None:
+        session.skip("there is no C++ compiler (c++)")
+    install(session, PACKAGES.values(), "ninja", *EXAMPLE_REQUIREMENTS, extras=["test"])
+    paths = [path for package in with_tests() for path in sorted((ROOT / package.tests).glob("test_*.py"))]
+    marked = [str(path.relative_to(ROOT)) for path in paths if "mark.gpu" in path.read_text(encoding="utf-8")]
+    options = ["--simulated-device", "-m", "simulated or gpu", "-rs"]
+    pytest(session, *options, *marked, "integration_tests/simulated")
+
+
+@nox.session
 def gpu(session: nox.Session) -> None:
     """Tests marked `gpu`, and what else is shown and measured on CUDA devices; arguments go to benchmarks/gpu.py."""
     install(session, PACKAGES.values(), *ADAPTED_LIBRARIES, *EXAMPLE_REQUIREMENTS, extras=["test"])
@@ -254,7 +266,8 @@ def full(session: nox.Session) -> None:
         alone = [job("without-compat"), job("oldest", "compat")]
     # the longest ones early, so that neither lane is left alone at the end
     first = [job("integration"), job("docs"), *alone]
-    others = [job("mixed"), job("build"), *(job(f"python-{version}") for version in occasional_sessions.INTERPRETERS)]
+    names = ["mixed", "simulated", "build", *(f"python-{version}" for version in occasional_sessions.INTERPRETERS)]
+    others = [job(name) for name in names]
     with ThreadPoolExecutor(1) as pool:
         installed = pool.submit(install_for_types, session)  # meanwhile the first jobs run, each in its own environment
         here = [replace(one, wait=installed.result) for one in [*process_jobs(session), *type_jobs(session)]]

@@ -256,7 +256,7 @@ def test_an_adapter_is_at_most_a_page(library: str) -> None:
     assert len([line for line in lines if line.strip()]) <= 80
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(kind="cuda")
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_gpu_computes_what_the_own_strategy_computes_on_it(bf16: bool, library: str) -> None:

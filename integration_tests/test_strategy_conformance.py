@@ -29,7 +29,7 @@ def test_an_adapter_of_two_processes_passes(library: str, tmp_path: Path) -> Non
             assert passed == "True", f"bf16={bf16}\n{table}"
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(kind="cuda")
 @pytest.mark.parametrize("library", BUILDERS)
 def test_an_adapter_on_a_gpu_passes(library: str, tmp_path: Path) -> None:
     conformance.run(lambda: BUILDERS[library](device="cuda"), tmp_path, rtol=1e-3).raise_if_failed()

@@ -33,7 +33,7 @@ def test_the_weights_are_those_of_one_device_and_a_resumed_run_ends_with_the_sam
     check(case)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(kind="cuda")
 @pytest.mark.parametrize("case", cases(1, "cuda"), ids=lambda case: case.name)
 def test_so_they_are_on_a_gpu_through_nccl(case: Case) -> None:
     check(case)

@@ -1,6 +1,7 @@
 """Starting scripts in several real processes, as users start them, and collecting what each process found.
 
-This file imports nothing but the standard library, so that scripts may import `report` from it at no cost.
+This file imports nothing but the standard library, so that scripts may import `report` from it at no cost; and the
+simulated device, which they get so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from typing import Any, Literal, TypeAlias
 
 Process: TypeAlias = "ForkedRanks | subprocess.Popen[bytes]"
 Launcher = Literal["forked", "torchrun", "bare", "slurm"]
+
+if "CAMSHAFT_SIMULATED_DEVICE" in os.environ:  # in the scripts of tests with `--simulated-device`
+    import simulated_device  # noqa: F401
 
 _FORKED_RANKS = Path(__file__).with_name("forked_ranks.py")
 _REPORTS = "CAMSHAFT_TEST_REPORTS"

@@ -118,12 +118,11 @@ def test_evaluation_is_logged_as_often_in_batches(stage: str, tmp_path: Path) ->
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_allocator_of_a_gpu_is_logged_in_bytes(tmp_path: Path) -> None:
-    held = torch.zeros(1 << 20, device="cuda")
-    rows = train(trainer_on("cuda", tmp_path, DeviceStatsMonitor()))
+def test_the_allocator_of_a_gpu_is_logged_in_bytes(tmp_path: Path, accelerator: str) -> None:
+    held = torch.zeros(1 << 20, device=accelerator)
+    rows = train(trainer_on(accelerator, tmp_path, DeviceStatsMonitor()))
     assert [step for step, _ in rows] == [1, 1, 3, 3]
     assert rows[0][1][f"{PREFIX}allocated_bytes.all.current"] >= held.nbytes
     assert f"{PREFIX}cpu_percent" not in rows[0][1]
-    both = train(trainer_on("cuda", tmp_path, DeviceStatsMonitor(cpu_stats=True)))[0][1]
+    both = train(trainer_on(accelerator, tmp_path, DeviceStatsMonitor(cpu_stats=True)))[0][1]
     assert {f"{PREFIX}allocated_bytes.all.peak", f"{PREFIX}cpu_percent"} <= both.keys()

@@ -252,8 +252,7 @@ def test_flops_of_an_unknown_stage_are_refused() -> None:
         ThroughputMonitor(len, flops_per_batch={"training": 1.0})
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="measures what a CUDA device does")
+@pytest.mark.gpu(kind="cuda")
 def test_on_a_gpu_the_time_is_that_of_its_work_and_marking_does_not_wait() -> None:
     device = torch.device("cuda", 0)
     clock = DeviceClock(device)

@@ -18,7 +18,7 @@ from camshaft.loops.state.metric_state import metric_states, restore_metric_stat
 
 def spread(values: Tensor) -> Tensor:
     """A reduction of one's own, sensitive to the order of values."""
-    return (values * torch.arange(1, len(values) + 1)).sum() / 3
+    return (values * torch.arange(1, len(values) + 1, device=values.device)).sum() / 3
 
 
 Option = dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -312,30 +313,27 @@ def test_subclasses_of_plain_values_are_saved_as_plain_values() -> None:
 
 
 @pytest.mark.gpu
-def test_tensors_return_to_their_device(training: Rig) -> None:
+def test_tensors_return_to_their_device(training: Rig, accelerator: str, without_waiting: Callable[[], Any]) -> None:
     for _ in range(130):
-        training.log("x", torch.ones((), device="cuda"), on_epoch=True)
+        training.log("x", torch.ones((), device=accelerator), on_epoch=True)
     training.end_epoch()
     training.start_training()
     for _ in range(130):
-        training.log("x", torch.ones((), device="cuda"), on_epoch=True)
-        training.log("y", torch.ones((), device="cuda"), on_epoch=True, reduce_fx=spread)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+        training.log("x", torch.ones((), device=accelerator), on_epoch=True)
+        training.log("y", torch.ones((), device=accelerator), on_epoch=True, reduce_fx=spread)
+    with without_waiting():
         state = training.metrics.state_dict()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
     other = Rig()
     other.metrics.start_epoch("train")
     other.metrics.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
-    assert {value.device for value in other.metrics.callback_metrics.values()} == {torch.device("cuda", 0)}
+    assert {value.device for value in other.metrics.callback_metrics.values()} == {torch.device(accelerator, 0)}
     other.metrics.moment = "batch"
     for each in (training, other):
-        each.log("x", torch.ones((), device="cuda"), on_epoch=True)
-        each.log("y", torch.ones((), device="cuda"), on_epoch=True, reduce_fx=spread)
+        each.log("x", torch.ones((), device=accelerator), on_epoch=True)
+        each.log("y", torch.ones((), device=accelerator), on_epoch=True, reduce_fx=spread)
         each.metrics.moment = "epoch"
     assert bits(other.metrics.callback_metrics) == bits(training.metrics.callback_metrics)
 

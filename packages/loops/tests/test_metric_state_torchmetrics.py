@@ -262,9 +262,9 @@ def test_a_tracker_has_its_steps_again(make: Callable[[], Any]) -> None:
 
 
 @pytest.mark.gpu
-def test_states_go_to_the_device_of_the_metric() -> None:
-    module, other = holder(BinaryAUROC()).cuda(), holder(BinaryAUROC()).cuda()
-    batch = tuple(tensor.cuda() for tensor in of_two_classes(torch.Generator().manual_seed(0)))
+def test_states_go_to_the_device_of_the_metric(accelerator: str) -> None:
+    module, other = holder(BinaryAUROC()).to(accelerator), holder(BinaryAUROC()).to(accelerator)
+    batch = tuple(tensor.to(accelerator) for tensor in of_two_classes(torch.Generator().manual_seed(0)))
     module.metric.update(*batch)
     file = io.BytesIO()
     torch.save(metric_states(module), file)

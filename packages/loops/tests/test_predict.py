@@ -50,10 +50,10 @@ def test_predictions_of_any_nesting_are_on_the_cpu() -> None:
 
 
 @pytest.mark.gpu
-def test_predictions_on_a_device_come_to_the_cpu() -> None:
-    trainer = BareTrainer(seeded().cuda())
-    trainer.strategy.device = torch.device("cuda")
-    trainer.strategy.batch_to_device = lambda batch: tuple(tensor.cuda() for tensor in batch)
+def test_predictions_on_a_device_come_to_the_cpu(accelerator: str) -> None:
+    trainer = BareTrainer(seeded().to(accelerator))
+    trainer.strategy.device = torch.device(accelerator)
+    trainer.strategy.batch_to_device = lambda batch: tuple(tensor.to(accelerator) for tensor in batch)
     (prediction,) = trainer.verb("predict", PredictLoop(), Sized(make_batches(1)))
     assert prediction.is_cpu
 

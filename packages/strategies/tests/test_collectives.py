@@ -152,9 +152,9 @@ def test_an_error_of_the_backend_says_in_which_collective_it_came(monkeypatch: p
 
 
 @pytest.mark.gpu
-def test_cuda_tensors_come_out_on_the_receivers_device() -> None:
-    sent = {"weights": nn.Parameter(torch.ones(2, device="cuda")), "on_cpu": torch.zeros(1)}
+def test_an_accelerators_tensors_come_out_on_the_receivers_device(accelerator: str) -> None:
+    sent = {"weights": nn.Parameter(torch.ones(2, device=accelerator)), "on_cpu": torch.zeros(1)}
     received = from_bytes(to_bytes(sent))
-    assert received["weights"].device == torch.device("cuda", torch.cuda.current_device())
+    assert received["weights"].device == torch.device(accelerator, torch.accelerator.current_device_index())
     assert type(received["weights"]) is nn.Parameter and received["weights"].requires_grad
     assert received["on_cpu"].device.type == "cpu"

@@ -227,9 +227,9 @@ def test_the_single_device_passes(precision: str, save_asynchronously: bool, tmp
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
-def test_a_gpu_passes(precision: str, tmp_path: Path) -> None:
+def test_a_gpu_passes(precision: str, tmp_path: Path, accelerator: str) -> None:
     def make() -> SingleDeviceStrategy:
-        return SingleDeviceStrategy("cuda", precision=precision)
+        return SingleDeviceStrategy(accelerator, precision=precision)
 
     conformance.run(make, tmp_path, rtol=0.05 if "16" in precision else 1e-3).raise_if_failed()
 

@@ -48,8 +48,7 @@ def test_ranks(num_ranks: int, name: str) -> None:
     assert not on_ranks(num_ranks)[name], "\n".join(on_ranks(num_ranks)[name])
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices, and torch finds fewer here")
+@pytest.mark.gpu(devices=2, kind="cuda")  # torch's SyncBatchNorm has kernels of its own there
 @pytest.mark.parametrize("name", OF_GPUS)
 def test_two_gpus(name: str) -> None:
     errors = run_checks(__file__, [name], 2)[name]

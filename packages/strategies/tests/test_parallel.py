@@ -102,9 +102,9 @@ import torch
 from launching import report
 from camshaft.strategies import ParallelStrategy
 
-strategy = ParallelStrategy(accelerator="cuda", timeout=120, backend={backend!r})
+strategy = ParallelStrategy(accelerator="gpu", timeout=120, backend={backend!r})
 strategy.connect()
-assert torch.cuda.current_device() == strategy.device.index
+assert torch.accelerator.current_device_index() == strategy.device.index
 here = torch.full((2,), float(strategy.global_rank), device=strategy.device)
 report((strategy.reduce(here).device.type, strategy.reduce(here, "sum").tolist()))
 report(strategy.reduce(torch.tensor(strategy.global_rank), "max").item())  # on the CPU
@@ -113,7 +113,7 @@ strategy.barrier()
 """
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(kind="cuda")
 @pytest.mark.parametrize(("backend", "num_ranks"), [(None, 1), ("nccl", 1), ("gloo", 2)])
 def test_tensors_of_the_gpu_and_the_cpu_are_reduced(backend: str | None, num_ranks: int) -> None:
     outcome = run_ranks(ONE_GPU.format(backend=backend), num_ranks).succeeded()
@@ -121,8 +121,7 @@ def test_tensors_of_the_gpu_and_the_cpu_are_reduced(backend: str | None, num_ran
     assert outcome.reports == [[("cuda", total), num_ranks - 1, [True] * num_ranks]] * num_ranks
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_every_process_has_a_gpu_of_its_own_and_nccl() -> None:
+@pytest.mark.gpu(devices=2)
+def test_every_process_has_a_device_of_its_own_and_its_backend(accelerator: str) -> None:
     outcome = run_ranks(ONE_GPU.format(backend=None), 2).succeeded()
-    assert outcome.reports == [[("cuda", [1.0, 1.0]), 1, [True, True]]] * 2
+    assert outcome.reports == [[(accelerator, [1.0, 1.0]), 1, [True, True]]] * 2

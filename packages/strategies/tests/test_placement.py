@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from camshaft.strategies.launch import placement
 from camshaft.strategies.launch.environment import ProcessEnvironment
 from camshaft.strategies.launch.placement import place_process
 
@@ -21,8 +20,8 @@ def place(environment: ProcessEnvironment, accelerator: str = "cpu", devices: An
 @pytest.fixture
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that says that it has four; devices are named here, and never used."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
 
 
 @pytest.mark.parametrize(("devices", "world_size"), [("auto", 1), (-1, 1), ("-1", 1), (3, 3), ("3", 3)])
@@ -59,7 +58,7 @@ def test_started_processes_have_a_gpu_by_their_local_rank() -> None:
 
 @pytest.mark.usefixtures("four_gpus")
 def test_a_process_that_is_shown_one_gpu_only_has_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     assert place(STARTED, "cuda").device == torch.device("cuda", 0)
 
 
@@ -79,7 +78,7 @@ def test_machines_may_have_different_numbers_of_processes() -> None:
 @pytest.mark.parametrize(
     ("environment", "arguments", "message"),
     [
-        (ALONE, {"accelerator": "mps"}, "`accelerator` must be 'auto', 'cpu', 'cuda' or 'gpu', but got 'mps'"),
+        (ALONE, {"accelerator": "tpu"}, "`accelerator` must be 'auto', 'cpu', 'gpu' or a type of .*, but got 'tpu'"),
         (ALONE, {"devices": 0}, r"`devices` must be a positive int, -1 \(all\) or 'auto' on the CPU, but got 0"),
         (ALONE, {"devices": "two"}, "`devices` must be a positive int.*, but got 'two'"),
         (ALONE, {"devices": True}, "`devices` must be a positive int.*, but got True"),
@@ -102,17 +101,17 @@ def test_what_makes_no_sense_or_contradicts_the_launcher_is_refused(
 @pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize("devices", [[], [0, 0], [4], [-1], [True], ["0"]])
 def test_indexes_that_are_no_devices_are_refused(devices: list[Any]) -> None:
-    with pytest.raises(ValueError, match="`devices` must be different indexes of this machine's 4 CUDA devices"):
+    with pytest.raises(ValueError, match="`devices` must be different indexes of this machine's 4 cuda devices"):
         place(ALONE, "cuda", devices)
 
 
 @pytest.mark.usefixtures("four_gpus")
 def test_more_processes_than_gpus_are_refused() -> None:
-    with pytest.raises(ValueError, match="`devices` must be at most 4, as many CUDA devices as this machine has"):
+    with pytest.raises(ValueError, match="`devices` must be at most 4, as many cuda devices as this machine has"):
         place(ALONE, "cuda", 5)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
 @pytest.mark.parametrize("accelerator", ["cuda", "gpu"])
 def test_an_absent_accelerator_is_refused(accelerator: str) -> None:
     with pytest.raises(RuntimeError, match="`accelerator` must be present on this machine"):
@@ -120,5 +119,13 @@ def test_an_absent_accelerator_is_refused(accelerator: str) -> None:
 
 
 def test_without_an_accelerator_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
     assert place(ALONE, "auto").device == torch.device("cpu")
+
+
+def test_processes_do_not_use_an_accelerator_whose_tensors_they_cannot_reduce(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("mps"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    assert place(ALONE, "auto").device == torch.device("cpu")
+    with pytest.raises(ValueError, match=r"`accelerator` must be a device type whose tensors .*, but got 'mps'"):
+        place(ALONE, "mps")

@@ -180,10 +180,9 @@ def test_the_base_is_what_modules_are_made_in() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch finds none here")
 @pytest.mark.parametrize("name", ["16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true"])
-def test_a_gpu_trains_in_every_precision(name: str) -> None:
-    strategy = SingleDeviceStrategy("cuda", precision=name)
+def test_a_gpu_trains_in_every_precision(name: str, accelerator: str) -> None:
+    strategy = SingleDeviceStrategy(accelerator, precision=name)
     model = model_of()
     computing = strategy.setup_module(model)
     (optimizer,) = strategy.setup_optimizers([Adam(model.parameters(), lr=0.01)])

@@ -119,10 +119,10 @@ def test_what_was_forgotten_is_not_copied() -> None:
 
 
 @pytest.mark.gpu
-def test_tensors_on_a_gpu_are_copied_to_pinned_memory_that_is_kept() -> None:
+def test_tensors_on_a_gpu_are_copied_to_pinned_memory_that_is_kept(accelerator: str) -> None:
     buffers = StagingBuffers()
-    weights = torch.randn(1000, 10, device="cuda")
-    tensors = [weights, weights[5:7].t(), torch.ones(3), torch.tensor(4.0, device="cuda")]
+    weights = torch.randn(1000, 10, device=accelerator)
+    tensors = [weights, weights[5:7].t(), torch.ones(3), torch.tensor(4.0, device=accelerator)]
     expected = [tensor.cpu().clone() for tensor in tensors]
     first = snapshot(buffers, tensors)
     pointers = [tensor.data_ptr() for tensor in first]

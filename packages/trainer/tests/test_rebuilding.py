@@ -71,14 +71,14 @@ def test_weights_must_fit_if_strict(path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_tensors_and_module_go_to_the_device_that_is_asked_for(path: Path) -> None:
+def test_tensors_and_module_go_to_the_device_that_is_asked_for(path: Path, accelerator: str) -> None:
     save(Network(5), path)
-    assert Network.load_from_checkpoint(path, map_location="cuda").device.type == "cuda"
+    assert Network.load_from_checkpoint(path, map_location=accelerator).device.type == accelerator
 
 
 @pytest.mark.gpu
-def test_a_module_that_was_saved_from_a_gpu_is_loaded_on_the_cpu(path: Path) -> None:
-    save(Network(5).to("cuda"), path)
+def test_a_module_that_was_saved_from_a_gpu_is_loaded_on_the_cpu(path: Path, accelerator: str) -> None:
+    save(Network(5).to(accelerator), path)
     assert Network.load_from_checkpoint(path).device == torch.device("cpu")
 
 

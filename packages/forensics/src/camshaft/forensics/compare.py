@@ -18,7 +18,7 @@ RTOL_OF_OTHER_WORLD_SIZE = 1e-3
 
 _NUM_NAMED = 5
 _NOT_COMPARED = {"ledger", "chain"}
-_RANDOM = {"torch": "torch on the CPU", "cuda": "torch on the CUDA device", "python": "Python", "numpy": "NumPy"}
+_RANDOM = {"torch": "torch on the CPU", "device": "torch on the device", "python": "Python", "numpy": "NumPy"}
 
 
 @attrs.frozen

@@ -19,6 +19,7 @@ from camshaft.callbacks.finders.trials import TrialSteps, any_rank, restored
 from camshaft.forensics.ledger.digests import TorchGenerators, digest_of, slow_generators
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import StepTrials
+from camshaft.hooks_core.support.devices import name_of_device
 from camshaft.hooks_core.support.messages import must_be, warn_user
 
 if TYPE_CHECKING:
@@ -208,7 +209,8 @@ def _local(names: Iterable[str]) -> list[str]:
 
 
 def _name_of(device: torch.device) -> str:
-    return f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
+    name = name_of_device(device)
+    return str(device) if name == device.type else f"{device}, {name}"
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

@@ -61,14 +61,15 @@ class ParallelStrategy(TorchStrategy):
     many without the others; see `JoinedGroup.is_simulated`.
 
     Args:
-        accelerator: "cpu", "cuda" or "gpu"; "auto" is CUDA if it is available, else the CPU.
-        devices: The number of processes on this machine, one per device; for CUDA also a list of device indexes. -1
-            means all devices. "auto" is the number of processes that the launcher started; without a launcher, all
-            GPUs or one CPU.
+        accelerator: "cpu", a type of `torch.accelerator` such as "cuda", or "gpu", that of this machine; "auto" is that
+            if processes can reduce its tensors, else the CPU.
+        devices: The number of processes on this machine, one per device; for an accelerator also a list of device
+            indexes. -1 means all devices. "auto" is the number of processes that the launcher started; without a
+            launcher, all devices of the accelerator or one CPU.
         num_nodes: The number of machines; 1 means the launcher's number.
         precision: The number format; see `camshaft.strategies.precision.choose_precision`.
-        backend: The backend of the process group; the default is gloo for the CPU, and NCCL with gloo beside it for
-            CUDA. A group that is initialised already keeps its backend.
+        backend: The backend of the process group; the default is gloo for the CPU, and torch's for the accelerator
+            (NCCL for CUDA) with gloo beside it. A group that is initialised already keeps its backend.
         timeout: The time that a collective waits for other ranks, and within which one failed rank ends all: a
             `timedelta`, or seconds. Collectives of a group that is initialised already keep their timeout.
         max_restarts: The maximum number of restarts of all processes by the elastic agent after a failure. Under
@@ -148,8 +149,7 @@ class ParallelStrategy(TorchStrategy):
             from camshaft.strategies.launch.elastic_launch import launch  # slow to import
 
             launch(self.world_size, self._max_restarts, type(self).__qualname__)
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
+        super().connect()
         self._group = join_process_group(
             self._environment, self.device, self._backend, self._timeout, self.join_processes
         )

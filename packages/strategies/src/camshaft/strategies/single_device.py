@@ -17,8 +17,8 @@ class SingleDeviceStrategy(TorchStrategy):
     """Run everything on one device.
 
     Args:
-        device: A `torch.device`, a device string such as "cuda:1", "gpu" (CUDA or MPS), or "auto", the default: CUDA,
-            MPS or the CPU, the first that is available.
+        device: A `torch.device`, a device string such as "cuda:1", "gpu" (the accelerator of this machine), or "auto",
+            the default: that, or else the CPU. It is made the current device when a run begins.
         precision: The number format; see `camshaft.strategies.precision.choose_precision`.
         save_asynchronously: Whether checkpoints are written in the background, while training continues.
         compile: As for `TorchStrategy`.
@@ -44,7 +44,7 @@ class SingleDeviceStrategy(TorchStrategy):
             chosen = choose_device(device)
         else:
             chosen = torch.device(device)
-            if chosen.type in ("cpu", "cuda", "mps"):
+            if hasattr(torch, chosen.type):
                 choose_device(chosen.type, chosen.index or 0)  # raises unless it exists
         super().__init__(
             chosen,

@@ -10,9 +10,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
+from torch.utils._foreach_utils import _device_has_foreach_support
 
 from camshaft.hooks_core import StrategyDefaults, StrategyHooks
 from camshaft.hooks_core.protocols import PendingSave
+from camshaft.hooks_core.support.devices import make_current
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 from camshaft.strategies.copy_stream import CopyStream
@@ -74,6 +76,10 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self._checkpoints = CheckpointWriter(self, save_asynchronously)
         self.copy_stream = copy_stream
         self._copies: CopyStream | None = None
+
+    def connect(self) -> None:
+        """Make the device the current one of this thread."""
+        make_current(self.device)
 
     @property
     def has_skipped_step(self) -> bool:  # type: ignore[override]  # read-only here
@@ -224,8 +230,8 @@ def _are_alike(gradients: list[Tensor]) -> bool:
     torch's own functions group them by device and dtype, twice, which takes longer than clipping a small model.
     """
     device, dtype = gradients[0].device, gradients[0].dtype
-    if device.type not in ("cpu", "cuda"):
-        return False  # other devices may lack `torch._foreach` functions
+    if not _device_has_foreach_support(device):
+        return False
     for gradient in gradients:
         is_plain = type(gradient) is Tensor and not gradient.requires_grad
         if not is_plain or gradient.dtype is not dtype or gradient.device != device:

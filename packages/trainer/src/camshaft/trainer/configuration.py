@@ -328,7 +328,7 @@ def _is_for_one(accelerator: Any, devices: Any, num_nodes: Any) -> bool:
     if num_nodes != 1 or find_process_environment().world_size > 1:
         return False
     if devices in _ALL_DEVICES:
-        return choose_device(accelerator).type != "cuda" or torch.cuda.device_count() == 1
+        return choose_device(accelerator).type == "cpu" or torch.accelerator.device_count() == 1
     return devices in (1, "1") or (isinstance(devices, (list, tuple)) and len(devices) == 1)
 
 
@@ -347,7 +347,7 @@ def _only_device(accelerator: Any, devices: Any, num_nodes: Any) -> torch.device
 def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any, precision: Any, compile: Any) -> None:
     """Raise `ValueError` unless the other arguments agree with a strategy object."""
     device, num_devices, own_precision = torch.device(strategy.device), num_devices_of(strategy), precision_of(strategy)
-    kinds = {"auto": (device.type,), "gpu": ("cuda", "mps")}.get(str(accelerator), (accelerator,))
+    is_own = accelerator in ("auto", device.type) or (accelerator == "gpu" and device.type != "cpu")
     if isinstance(devices, (list, tuple)):
         has_devices = len(devices) == num_devices and devices[strategy.local_rank] == (device.index or 0)
     else:
@@ -355,7 +355,7 @@ def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any,
     has_precision = precision is None or choose_precision(precision, device.type).name == own_precision
     own_compile = getattr(strategy, "compile", False)
     for name, value, agrees, default, own in (
-        ("accelerator", accelerator, device.type in kinds, "auto", device.type),
+        ("accelerator", accelerator, is_own, "auto", device.type),
         ("devices", devices, has_devices, "auto", num_devices),
         ("num_nodes", num_nodes, num_nodes in (1, num_nodes_of(strategy)), 1, num_nodes_of(strategy)),
         ("precision", precision, has_precision, None, own_precision or "its own"),

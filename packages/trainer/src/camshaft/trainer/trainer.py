@@ -73,7 +73,8 @@ class Trainer:
     `loop_classes` and `saves_each_row`.
 
     Args:
-        accelerator: Kind of device: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
+        accelerator: Kind of device: "cpu", a type of `torch.accelerator` such as "cuda", "mps" or "xpu", "gpu" (that of
+            this machine) or "auto", the best there is.
         strategy: Strategy, by name or as object: "single_device", "ddp", "ddp_find_unused_parameters_true", "sharded"
             or "fsdp" (the same), with its defaults; or "auto": one device, or DDP where there are more or where several
             processes were started.

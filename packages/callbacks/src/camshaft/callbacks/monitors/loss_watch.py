@@ -11,6 +11,7 @@ from torch import Tensor
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.protocols import TrainerProtocol
+from camshaft.hooks_core.support.devices import widest_float
 from camshaft.hooks_core.support.messages import warn_user
 
 Action = Literal["raise", "stop", "skip", "warn"]
@@ -133,9 +134,8 @@ class LossWatch(Callback):
         is_free = self._capture is not None or (strategy.world_size == 1 and strategy.device.type == "cpu")
         self._every = self.check_every_n_batches or (1 if is_free else 50)
         self._reads_at_once = self._every == 1 and strategy.world_size == 1
-        # double precision holds any dtype's values exactly; mps has none
-        dtype = torch.float32 if strategy.device.type == "mps" else torch.float64
-        self._zero = torch.zeros((), dtype=dtype, device=strategy.device)
+        # double precision holds any dtype's values exactly
+        self._zero = torch.zeros((), dtype=widest_float(strategy.device), device=strategy.device)
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int

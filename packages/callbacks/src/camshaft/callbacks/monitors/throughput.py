@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
+from camshaft.hooks_core.support.devices import name_of_device
 
 
 class _Totals(NamedTuple):
@@ -264,10 +265,8 @@ def get_available_flops(device: torch.device, dtype: torch.dtype) -> float | Non
     Returns:
         The value of the vendor's data sheet; None for a CPU, and if `PEAK_TERAFLOPS` does not contain the GPU.
     """
-    if device.type != "cuda":
-        return None
     in_tf32 = dtype == torch.float32 and multiplies_in_tf32()
-    return peak_flops(torch.cuda.get_device_name(device), "tf32" if in_tf32 else dtype)
+    return peak_flops(name_of_device(device), "tf32" if in_tf32 else dtype)
 
 
 def multiplies_in_tf32() -> bool:

@@ -14,6 +14,7 @@ from camshaft.callbacks.monitors.logging_schedule import log_to_all
 from camshaft.callbacks.monitors.throughput import Throughput, get_available_flops
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import TrainerProtocol
+from camshaft.hooks_core.support.devices import name_of_device
 from camshaft.hooks_core.support.messages import warn_user
 
 
@@ -199,8 +200,8 @@ class ThroughputMonitor(Callback):
     def _find_peak_flops(self, strategy: Any, module: Any) -> float | None:
         dtype = self.dtype or _compute_dtype(strategy, module)
         flops = None if dtype is None else get_available_flops(strategy.device, dtype)
-        if flops is None and strategy.device.type == "cuda":
-            name = torch.cuda.get_device_name(strategy.device)
+        if flops is None and strategy.device.type != "cpu":
+            name = name_of_device(strategy.device)
             warn_user(
                 f"The peak FLOPs of {name} in {dtype} are not known, so its MFU is not logged. Pass `available_flops` "
                 f"to {type(self).__name__} with what its data sheet says."
@@ -329,28 +330,24 @@ class StageMeter:
 class DeviceClock:
     """Measures the duration of a device's work, without waiting for the device at each mark.
 
-    On CUDA and XPU a mark is an event in the device's current stream, reached when the work queued before it is done.
-    On the CPU it is a reading of `time.perf_counter`; on other devices too, after waiting for them.
+    A mark is an event in the device's current stream, reached when the work queued before it is done; on the CPU, which
+    has no streams, it is a reading of `time.perf_counter`.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._module: Any = torch.get_device_module(device) if device.type in ("cuda", "xpu") else None
-        self._waits = device.type not in ("cpu", "cuda", "xpu")
 
     def mark(self) -> Any:
         """Mark the end of the work queued so far."""
-        if self._module is not None:
-            event = self._module.Event(enable_timing=True)
-            event.record(self._module.current_stream(self._device))
-            return event
-        if self._waits:
-            torch.accelerator.synchronize(self._device)
-        return time.perf_counter()
+        if self._device.type == "cpu":
+            return time.perf_counter()
+        event = torch.Event(self._device, enable_timing=True)
+        event.record(torch.accelerator.current_stream(self._device))
+        return event
 
     def seconds_between(self, start: Any, end: Any) -> float:
         """Return the time from one mark to a later one. Waits until the device has reached it."""
-        if self._module is None:
+        if self._device.type == "cpu":
             return float(end - start)
         end.synchronize()
         return float(start.elapsed_time(end)) / 1000.0

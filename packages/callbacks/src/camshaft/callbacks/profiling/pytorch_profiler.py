@@ -89,7 +89,7 @@ class PyTorchProfiler(ActionProfiler):
         check_number(self, least=0, max_cycles=max_cycles)
         self._table_kwargs = dict(table_kwargs or {})
         check_keywords(self._table_kwargs, EventList.table, ("self", "sort_by", "row_limit"), self)
-        self._sort_by_key = sort_by_key or ("cuda_time_total" if torch.cuda.is_available() else "cpu_time_total")
+        self._sort_by_key = sort_by_key or f"{'device' if torch.accelerator.is_available() else 'cpu'}_time_total"
         if not hasattr(FunctionEventAvg(), self._sort_by_key.replace("cuda", "device")):
             rule = "a column of `EventList.table`, such as 'cpu_time_total', 'cuda_memory_usage' or 'count'"
             raise InvalidArgumentError("sort_by_key", rule, sort_by_key, self, "Pass one, or None.")

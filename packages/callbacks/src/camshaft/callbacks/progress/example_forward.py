@@ -193,7 +193,7 @@ def restored(module: nn.Module) -> Iterator[None]:
         if numpy_random is not None:
             stack.callback(numpy_random.set_state, numpy_random.get_state())
         stack.callback(random.setstate, random.getstate())
-        stack.enter_context(torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"))
+        stack.enter_context(torch.random.fork_rng(devices, device_type=devices[0].type if devices else None))
         restores = list(save_module(module, with_parameters=False))
         try:
             for part in module.modules():

@@ -315,7 +315,7 @@ def _num_asked_for(given: _Given) -> int:
 def _count(devices: int | list[int]) -> int:
     if isinstance(devices, list):
         return len(devices)
-    return torch.cuda.device_count() if devices == -1 else devices
+    return torch.accelerator.device_count() if devices == -1 else devices
 
 
 # precision
@@ -366,7 +366,7 @@ def flush_logs(name: str, value: Any, given: _Given) -> Translation:
 @earlier("log_gpu_memory", "0.4", "1.6", "`DeviceStatsMonitor()`", _NONE_OR_FALSE)
 def log_gpu_memory(name: str, value: Any, given: _Given) -> Translation:
     """Translate into statistics of the devices, if there are GPUs."""
-    if not torch.cuda.is_available():
+    if not torch.accelerator.is_available():
         return Translation(remark="is left out: this machine has no GPU")
     return Translation(callbacks=(callbacks.DeviceStatsMonitor(cpu_stats=False),))
 

@@ -13,7 +13,8 @@ import hashlib
 import math
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -170,7 +171,7 @@ def slow_generators() -> dict[str, str]:
 
 
 class TorchGenerators:
-    """Digests of the states of torch's generators: that of the CPU, and that of one CUDA device.
+    """Digests of the states of torch's generators: that of the CPU, and that of one other device.
 
     Args:
         device: The device whose generator counts beside the CPU's.
@@ -178,26 +179,23 @@ class TorchGenerators:
 
     def __init__(self, device: torch.device) -> None:
         self._generator = torch.default_generator
-        self._on_device: torch.Generator | None = None
-        if device.type == "cuda":
-            idx = torch.cuda.current_device() if device.index is None else device.index
-            self._on_device = torch.cuda.default_generators[idx]
+        self._read_device: Callable[[], Tensor] | None = None
+        if device.type != "cpu":
+            self._read_device = partial(torch.get_device_module(device).get_rng_state, device)
         self._state = b""
         self._read = ""
 
     def read(self) -> str:
-        """Return the digests as a JSON object with "torch" and "cuda"; waits for no device, as states are on the host.
+        """Return the digests as a JSON object with "torch" and "device". Waits for no device: states are on the host.
 
         A state is digested once for all updates that find it: to compare costs a fraction, and many draw nothing.
         """
         state = self._generator.get_state().numpy().tobytes()
         if state != self._state:
             self._state, self._read = state, f'{{"torch":"{hex_of(state)}"}}'
-        generator = self._on_device
-        if generator is None:
+        if self._read_device is None:
             return self._read
-        place = f"{generator.initial_seed()} {generator.get_offset()}"
-        return f'{self._read[:-1]},"cuda":"{hex_of(place.encode())}"}}'
+        return f'{self._read[:-1]},"device":"{hex_of(self._read_device().numpy().tobytes())}"}}'
 
 
 def _digest_of_shard(tensor: Any) -> Tensor:

@@ -336,11 +336,6 @@ def determinism() -> dict[str, Any]:
     }
 
 
-def name_of_device(device: torch.device) -> str:
-    """Return the name of the model of a device, as far as it has one."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
 def versions() -> dict[str, str]:
     """Return the versions of Python, torch and camshaft's packages, as far as these are installed."""
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}

@@ -35,10 +35,10 @@ from camshaft.forensics.ledger.ledger_file import (
     bits_of,
     determinism,
     json_of,
-    name_of_device,
     versions,
 )
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.support.devices import name_of_device
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
@@ -60,7 +60,7 @@ class RunLedger(Callback):
     - "samples": for each process and batch the dataset indices, where the trainer knows them (a `SampleSource`), else a
       digest of the batch as it comes to the step.
     - "random": for each process digests of the states of torch's generators, of the CPU ("torch") and of the process's
-      CUDA device ("cuda"), right before the update.
+      other device ("device"), right before the update.
     - "loss": for each process the bits of each loss that was differentiated for the update, as `dtype:hexadecimal`.
       Losses of a window are divided by its length by then.
     - "norm": for each process the bits of the 2-norm of the gradients before clipping, for each optimizer. On the CPU

@@ -22,15 +22,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
-from camshaft.forensics.ledger.ledger_file import determinism, name_of_device, versions
+from camshaft.forensics.ledger.ledger_file import determinism, versions
 from camshaft.forensics.replay.step import ReplayedStep, StepWatch, fit_again, loss_in
 from camshaft.hooks_core import Receiver, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.support.devices import name_of_device
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.optimizer_step import needs_closure
 from camshaft.hooks_core.support.remote_files import absolute, entries_of, join
 from camshaft.loops.state.random_state import isolated_randomness, random_state, restore_random_state
-from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint, write_checkpoint
+from camshaft.strategies import CheckpointError, choose_device, objects_left_out, read_checkpoint, write_checkpoint
 from camshaft.trainer import Trainer
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, hyperparameters_for_checkpoints
 from camshaft.trainer.load_from_checkpoint import built
@@ -461,7 +462,7 @@ def make_again(capture: CapturedStep, module: nn.Module, *, debug: bool = False)
     loader: Any = DataLoader(batches, batch_size=None, collate_fn=_batch_as_it_is)
     watch = _CapturedCalls(capture, debug, bad_idx or 0)
     trainer = Trainer(
-        accelerator="gpu" if settings["device"] == "cuda" and torch.cuda.is_available() else "cpu",
+        accelerator=_accelerator_for(capture),
         devices=1,
         precision=settings["precision"],
         max_epochs=capture.epoch + 1,
@@ -618,9 +619,13 @@ def _described(loss: Tensor | None) -> str:
     return "none" if loss is None else f"{loss.tolist()!r} ({loss.dtype})".replace("torch.", "")
 
 
+def _accelerator_for(capture: CapturedStep) -> str:
+    return "cpu" if capture.settings["device"] == "cpu" else "auto"
+
+
 def circumstances(capture: CapturedStep) -> list[str]:
     """Return what is not as it was captured, on which the bits of results may depend; empty if nothing is known."""
-    device = name_of_device(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    device = name_of_device(choose_device(_accelerator_for(capture)))
     now = {**versions(), "device": device}
     was = {**capture.versions, "device": capture.settings["device_name"]}
     found = [f"{name} {now.get(name)} (was {former})" for name, former in was.items() if now.get(name) != former]

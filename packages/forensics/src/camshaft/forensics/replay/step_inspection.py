@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.forensics.ledger.digests import named_leaves
+from camshaft.hooks_core.support.devices import widest_float
 
 NUM_PER_CHUNK = 1 << 22
 """Elements that are computed with at a time, in double precision."""
@@ -90,7 +91,7 @@ def _moments(chunks: Sequence[Tensor]) -> list[Any]:
 
 def _doubles(values: Tensor) -> Tensor:
     magnitudes = values.abs() if values.is_complex() else values
-    return magnitudes.to(torch.float32 if values.device.type == "mps" else torch.float64)  # mps has no doubles
+    return magnitudes.to(widest_float(values.device))
 
 
 @attrs.define(eq=False)

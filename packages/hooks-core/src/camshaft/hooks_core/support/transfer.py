@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
+from camshaft.hooks_core.support.devices import copies_asynchronously
 from camshaft.hooks_core.support.messages import must_be
 
 _SEQUENCES = (list, tuple, deque, UserList)
@@ -29,7 +30,7 @@ def move_to_device(batch: Any, device: Any) -> Any:
         The moved batch; containers are rebuilt, never changed in place.
     """
     # Copies from pinned memory may overlap with computation; for a copy to the host it would be wrong to go on early.
-    asynchronous = device.type != "cpu"
+    asynchronous = copies_asynchronously(device)
 
     def move(item: Any) -> Any:
         if isinstance(item, _tensor_class()):

@@ -159,7 +159,7 @@ def _with_random_state(numbers: dict[str, Any], generators: Sequence[torch.Gener
 
 
 def randomness_of_first_rank(strategy: Strategy, generators: Sequence[torch.Generator]) -> AbstractContextManager[None]:
-    """Use the random numbers of the first process, except those of CUDA, as a context. Collective.
+    """Use the random numbers of the first process, except those of devices, as a context. Collective.
 
     Args:
         generators: Further generators.
@@ -168,8 +168,8 @@ def randomness_of_first_rank(strategy: Strategy, generators: Sequence[torch.Gene
 
 
 def shared_random_state(generators: Sequence[torch.Generator]) -> dict[str, Any]:
-    """Return the random numbers that orders are drawn from: not those of CUDA, whose devices differ by process."""
-    return {key: state for key, state in random_state(generators).items() if key != "cuda"}
+    """Return the random numbers that orders are drawn from: not those of devices, which differ by process."""
+    return {key: state for key, state in random_state(generators).items() if key != "devices"}
 
 
 def _follow(before: dict[str, Any], after: dict[str, Any], generators: Sequence[torch.Generator]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from camshaft.hooks_core.support.devices import copies_asynchronously, widest_float
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.transfer import map_nested, parts_of
 
@@ -248,11 +249,6 @@ def to_floats(values: Mapping[K, Value]) -> dict[K, float]:
     return numbers
 
 
-def widest_float(device: torch.device) -> torch.dtype:
-    """Return the most accurate type in which a device can add."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return double precision for double precision and integers, else single precision."""
     is_narrow = (dtype.is_floating_point and dtype != torch.float64) or dtype == torch.bool
@@ -413,7 +409,9 @@ class Reduction:
             return self.apply(as_tensor(value))
         if self.is_weighted:
             value = value / weight if weight or isinstance(value, Tensor) else math.nan
-        return value.to(dtype) if isinstance(value, Tensor) and value.device.type != "mps" else value
+        if isinstance(value, Tensor) and dtype.itemsize <= widest_float(value.device).itemsize:
+            return value.to(dtype)
+        return value
 
     def part(self) -> Part | None:
         """Return this process's contribution to a reduction over several; None if there was no value."""
@@ -490,5 +488,6 @@ class Reduction:
         if weights.count(weights[0]) == len(weights):
             return None if weights[0] == 1 else block.sum() * weights[0]
         # pinned memory: the copy does not wait for what the device still has to do
-        on_host = torch.tensor(weights, dtype=block.dtype, pin_memory=block.device.type == "cuda")
-        return torch.dot(block, on_host.to(block.device, non_blocking=True))
+        asynchronous = copies_asynchronously(block.device)
+        on_host = torch.tensor(weights, dtype=block.dtype, pin_memory=asynchronous)
+        return torch.dot(block, on_host.to(block.device, non_blocking=asynchronous))

@@ -30,7 +30,9 @@ def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
 
 
 def random_state(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
-    """Return the state of Python's, NumPy's (if imported), torch's and every CUDA device's generator, as plain values.
+    """Return the state of Python's, NumPy's (if imported), torch's and every device's generator, as plain values.
+
+    Those of devices begin with the current one, so that a rank gets its own back on a device of another index.
 
     Args:
         generators: Further generators, such as those of loaders.
@@ -38,8 +40,9 @@ def random_state(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
     version, numbers, gauss = random.getstate()
     python = [version, torch.tensor(numbers, dtype=torch.int64), gauss]
     state: dict[str, Any] = {"python": python, "torch": torch.get_rng_state()}
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = torch.cuda.get_rng_state_all()
+    module = _used_devices()
+    if module is not None:
+        state["devices"] = [module.get_rng_state(device_idx) for device_idx in _from_current()]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         name, keys, position, has_gauss, cached = numpy.random.get_state()
@@ -63,9 +66,10 @@ def restore_random_state(state: dict[str, Any], generators: Sequence[torch.Gener
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers.tolist()), gauss))
     torch.set_rng_state(state["torch"].cpu())
-    if "cuda" in state and torch.cuda.is_available():
-        for device_idx, device_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(device_state.cpu(), device_idx)
+    if "devices" in state and torch.accelerator.is_available():
+        module: Any = torch.get_device_module()
+        for device_idx, device_state in zip(_from_current(), state["devices"], strict=False):
+            module.set_rng_state(device_state.cpu(), device_idx)
     if "numpy" in state:
         try:
             import numpy
@@ -75,12 +79,28 @@ def restore_random_state(state: dict[str, Any], generators: Sequence[torch.Gener
         numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))
 
 
+def _used_devices() -> Any:
+    """Return torch's module of the accelerator, such as `torch.cuda`; None if this process has not used it."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return None
+    module: Any = torch.get_device_module(accelerator)
+    is_used = getattr(module, "is_initialized", torch.accelerator.is_available)
+    return module if is_used() else None
+
+
+def _from_current() -> list[int]:
+    """Return the indexes of the accelerator's devices, from the current one on."""
+    first, count = torch.accelerator.current_device_index(), torch.accelerator.device_count()
+    return [(first + position) % count for position in range(count)]
+
+
 def derived_random_state(state: dict[str, Any], rank: int) -> dict[str, Any]:
     """Return a state derived from another one and a rank, for a process that has none of its own.
 
     Further generators keep theirs: those of loaders are the same in all processes.
     """
-    own = {key: value for key, value in state.items() if key not in ("cuda", "generators")}
+    own = {key: value for key, value in state.items() if key not in ("devices", "generators")}
     with isolated_randomness():
         restore_random_state(own | {"generators": []})
         seed = int(torch.randint(2**31, ())) + rank

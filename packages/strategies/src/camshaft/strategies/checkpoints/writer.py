@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from camshaft.hooks_core.protocols import Collectives, PendingSave
+from camshaft.hooks_core.support.devices import copies_asynchronously, make_current
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import INDEX_FILE, is_folder, is_url
 from camshaft.strategies.checkpoints.contents import PLACEHOLDER, Keys, is_sharded, name_of, separate
@@ -356,6 +357,7 @@ class PendingWrite:
 
     def _run(self, write: Callable[[], None]) -> None:
         try:
+            make_current(self._strategy.device)  # each thread has its own
             write()
         except BaseException as error:
             self._error = error
@@ -442,7 +444,7 @@ class StagingBuffers:
         """Copy the tensors that were added since the last call, and return when that is done."""
         ranges, self._ranges = list(self._ranges.values()), {}
         self._copy_from_cpu([part for part in ranges if part.source.device.type == "cpu"])
-        self._copy_from_cuda([part for part in ranges if part.source.device.type == "cuda"])
+        self._copy_from_devices([part for part in ranges if part.source.device.type != "cpu"])
 
     def forget(self) -> None:
         """Drop the tensors that were added since the last `copy`."""
@@ -464,7 +466,7 @@ class StagingBuffers:
             buffer.copy_(part.bytes())
             part.set_views(buffer)
 
-    def _copy_from_cuda(self, ranges: list[_Range]) -> None:
+    def _copy_from_devices(self, ranges: list[_Range]) -> None:
         free, self._pinned = self._pinned, {}
         for part in ranges:
             same_size = free.get(part.num_bytes)
@@ -473,7 +475,7 @@ class StagingBuffers:
             buffer.copy_(part.bytes(), non_blocking=True)
             part.set_views(buffer)
         for device in {part.source.device for part in ranges}:
-            torch.cuda.current_stream(device).synchronize()
+            torch.accelerator.current_stream(device).synchronize()
 
 
 @dataclass
@@ -509,10 +511,10 @@ class _Range:
 
 
 def _is_plain_memory(tensor: Tensor) -> bool:
-    """Return whether a tensor is dense memory on the CPU or a CUDA device, and of no subclass."""
+    """Return whether a tensor is dense memory that can be copied to pinned memory, or the CPU's, and of no subclass."""
     return (
         tensor.layout is torch.strided
-        and tensor.device.type in ("cpu", "cuda")
+        and (tensor.is_cpu or copies_asynchronously(tensor.device))
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
         and type(tensor) is Tensor
     )

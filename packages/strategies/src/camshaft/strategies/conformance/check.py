@@ -15,6 +15,7 @@ import torch
 from attrs import frozen
 
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.support.devices import make_current
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.conformance import protocol_checks, training_checks
 from camshaft.strategies.conformance.trial import CheckStopped, OutOfStepError, Ranks, Trial
@@ -78,7 +79,7 @@ class Check:
             finding = f"it raised {_describe(cause)} before the check began"
             raise ConformanceError(self.name, {0: [finding]}, in_step=False) from cause
         trial = Trial(make_strategy, directory, rtol, ranks)
-        error, kind = _run(self.function, trial, timeout_seconds)
+        error, kind = _run(self.function, trial, timeout_seconds, strategy.device)
         ends = {rank: end or ([_NO_END], _STUCK) for rank, end in ranks.end(trial.findings, kind).items()}
         if any(findings for findings, _ in ends.values()):
             kinds = {kind for _, kind in ends.values()}
@@ -87,16 +88,14 @@ class Check:
 
 
 def _run(
-    function: Callable[[Trial], None], trial: Trial, timeout_seconds: float
+    function: Callable[[Trial], None], trial: Trial, timeout_seconds: float, device: torch.device
 ) -> tuple[BaseException | None, str | None]:
     """Run a check in a thread, and return its error, if any, and the name of its type or "stuck"."""
     raised: list[BaseException] = []
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def body() -> None:
         try:
-            if device is not None:
-                torch.cuda.set_device(device)  # each thread has its own
+            make_current(device)  # each thread has its own
             function(trial)
         except CheckStopped:
             pass

@@ -119,29 +119,29 @@ def wait_for_all(group: dist.ProcessGroup) -> None:
 
 
 def to_bytes(value: object) -> bytes:
-    """Pickle a value such that a process with another device can read its CUDA tensors."""
+    """Pickle a value such that a process with another device can read its tensors on an accelerator."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
 
 
 def from_bytes(payload: bytes) -> Any:
-    """Return a pickled value, with CUDA tensors on this process's current device."""
+    """Return a pickled value, with tensors that were on an accelerator on this process's current device."""
     return pickle.loads(payload)
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that sends CUDA tensors through the CPU: torch's would send the index of the sender's device."""
+    """A pickler that sends an accelerator's tensors through the CPU: torch's would send the sender's device index."""
 
     def reducer_override(self, obj: Any) -> Any:
         # Parameters and other subclasses contain a plain tensor, which is pickled here too.
-        if type(obj) is Tensor and obj.is_cuda:
-            return _to_own_device, (obj.detach().cpu(), obj.requires_grad)
+        if type(obj) is Tensor and obj.device.type not in ("cpu", "meta"):
+            return _to_own_device, (obj.detach().cpu(), obj.requires_grad, obj.device.type)
         return NotImplemented
 
 
-def _to_own_device(tensor: Tensor, requires_grad: bool) -> Tensor:
-    return tensor.to("cuda").requires_grad_(requires_grad)
+def _to_own_device(tensor: Tensor, requires_grad: bool, device_type: str) -> Tensor:
+    return tensor.to(device_type).requires_grad_(requires_grad)
 
 
 def _dtypes(given: torch.dtype, op: ReduceOp) -> tuple[torch.dtype, torch.dtype]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from attrs import frozen
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 from camshaft.strategies.launch.environment import ProcessEnvironment, check_int
 
-ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 _ALL = -1
 
 
@@ -40,8 +40,8 @@ def place_process(
 
     Args:
         environment: The environment of this process.
-        accelerator: "auto", "cpu", "cuda" or "gpu".
-        devices: The number per machine, -1, or "auto"; for CUDA also a list of indexes.
+        accelerator: As for `choose_device`; "auto" is the CPU if processes cannot reduce tensors of the accelerator.
+        devices: The number per machine, -1, or "auto"; for an accelerator also a list of indexes.
         num_nodes: The number of machines; 1 means the launcher's number.
         where: The caller, for errors.
 
@@ -55,8 +55,8 @@ def place_process(
     if environment.source == "alone":
         rule, action = "1 in a process that is started alone", "Start it on every machine with torchrun or srun."
         require(num_nodes == 1, "num_nodes", rule, num_nodes, where, action)
-        # Without a launcher: one process per GPU, or one on the CPU.
-        num_local = num_devices or (_num_devices(kind) if kind == "cuda" else 1)
+        # Without a launcher: one process per device, or one on the CPU.
+        num_local = num_devices or _num_devices(kind)
         local_rank, world_size, nodes = 0, num_local, 1
     else:
         local_rank, num_local, nodes = _local(environment, num_nodes, where)
@@ -64,22 +64,24 @@ def place_process(
         rule = f"{num_local}, as many processes as were started on this machine, or 'auto'"
         require(num_devices in (None, num_local), "devices", rule, devices, where)
     device = _device(kind, device_idxs, local_rank, num_local, where)
-    sees_own_only = kind == "cuda" and device_idxs is None and _num_devices(kind) == 1
+    sees_own_only = kind != "cpu" and device_idxs is None and _num_devices(kind) == 1
     device_ids = device_idxs or ([0] if sees_own_only else range(num_local))
     return Placement(device, local_rank, world_size, nodes, tuple(device_ids))
 
 
 def _device_kind(accelerator: str, where: str) -> str:
-    rule, action = "'auto', 'cpu', 'cuda' or 'gpu'", "Pass one of these: processes cannot reduce tensors of others."
-    require(accelerator in ("auto", "cpu", "cuda", "gpu"), "accelerator", rule, accelerator, where, action)
+    kind = choose_device(accelerator).type
+    # torch names gloo for devices without a backend of their own, whose tensors gloo does not take
+    is_reducible = kind == "cpu" or dist.Backend.default_device_backend_map.get(kind) not in (None, "gloo")
     if accelerator == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    # Raises if it is not available.
-    return choose_device("cpu" if accelerator == "cpu" else "cuda").type
+        return kind if is_reducible else "cpu"
+    rule = "a device type whose tensors a backend of torch.distributed can reduce"
+    require(is_reducible, "accelerator", rule, accelerator, where, "Pass 'cpu', or use one device.")
+    return kind
 
 
 def _num_devices(kind: str) -> int:
-    return torch.cuda.device_count() if kind == "cuda" else 1
+    return 1 if kind == "cpu" else torch.accelerator.device_count()
 
 
 def _read_devices(devices: int | str | Sequence[int], kind: str, where: str) -> tuple[list[int] | None, int | None]:
@@ -94,14 +96,14 @@ def _read_devices(devices: int | str | Sequence[int], kind: str, where: str) -> 
             return None, _num_devices(kind)
         if wanted > 0:
             return None, wanted
-    elif isinstance(wanted, Sequence) and not isinstance(wanted, str) and kind == "cuda":
+    elif isinstance(wanted, Sequence) and not isinstance(wanted, str) and kind != "cpu":
         num_present = _num_devices(kind)
         is_index = [type(idx) is int and 0 <= idx < num_present for idx in wanted]
         if wanted and all(is_index) and len(set(wanted)) == len(wanted):
             return list(wanted), len(wanted)
-        rule = f"different indexes of this machine's {num_present} CUDA devices"
+        rule = f"different indexes of this machine's {num_present} {kind} devices"
         raise ValueError(must_be("devices", rule, devices, where, "Pass the devices to use, or how many."))
-    rule = "a positive int, -1 (all) or 'auto'" + (", or a list of indexes" if kind == "cuda" else " on the CPU")
+    rule = "a positive int, -1 (all) or 'auto'" + (" on the CPU" if kind == "cpu" else ", or a list of indexes")
     raise ValueError(must_be("devices", rule, devices, where, "Pass the number of processes per machine."))
 
 
@@ -129,36 +131,45 @@ def _device(kind: str, device_idxs: list[int] | None, local_rank: int, num_local
     if kind == "cpu":
         return torch.device("cpu")
     if device_idxs is not None:
-        return torch.device("cuda", device_idxs[local_rank])
+        return torch.device(kind, device_idxs[local_rank])
     num_present = _num_devices(kind)
     if num_present == 1:
         # Each process may see its own device only, as under `srun --gpus-per-task=1`.
-        return torch.device("cuda", 0)
-    rule = f"at most {num_present}, as many CUDA devices as this machine has"
+        return torch.device(kind, 0)
+    rule = f"at most {num_present}, as many {kind} devices as this machine has"
     action = "Start fewer processes, or pass accelerator='cpu'."
     require(num_local <= num_present, "devices", rule, num_local, where, action)
-    return torch.device("cuda", local_rank)
+    return torch.device(kind, local_rank)
 
 
 def choose_device(accelerator: str = "auto", device_idx: int = 0) -> torch.device:
     """Return the device of an accelerator's name.
 
     Args:
-        accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS), or "auto" (CUDA, MPS or the CPU, the first available).
+        accelerator: "cpu", a type of `torch.accelerator` such as "cuda", "mps" or "xpu", "gpu" (the accelerator of this
+            machine), or "auto" (that, or else the CPU).
         device_idx: The index among the machine's devices of this kind; the CPU has one, with index 0.
 
     Raises:
         ValueError: If the name is unknown, or there is no device of this index.
         RuntimeError: If this machine has no such accelerator.
     """
-    rule, where = f"one of {', '.join(ACCELERATORS)}", "choose_device"
-    require(accelerator in ACCELERATORS, "accelerator", rule, accelerator, where)
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    candidates = {"auto": ("cuda", "mps", "cpu"), "gpu": ("cuda", "mps")}.get(accelerator, (accelerator,))
-    kind = next((candidate for candidate in candidates if available[candidate]), None)
-    if kind is None:
+    rule, where = "'auto', 'cpu', 'gpu' or a type of device that torch knows, such as 'cuda' or 'mps'", "choose_device"
+    require(accelerator in ("auto", "gpu") or _is_type(accelerator), "accelerator", rule, accelerator, where)
+    present = torch.accelerator.current_accelerator(check_available=True)
+    best = None if present is None else present.type
+    kind = {"auto": best or "cpu", "gpu": best}.get(accelerator, accelerator)
+    if kind is None or kind not in ("cpu", best):
         action = f"Torch {torch.__version__} does not find it: pass 'cpu', or install a torch build for it."
         raise RuntimeError(must_be("accelerator", "present on this machine", accelerator, where, action))
-    count = torch.cuda.device_count() if kind == "cuda" else 1
+    count = _num_devices(kind)
     require(0 <= device_idx < count, "device_idx", f"from 0 to {count - 1}", device_idx, f"choose_device({kind!r})")
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, device_idx)
+
+
+def _is_type(name: object) -> bool:
+    """Return whether torch knows a type of device, and has a module for it."""
+    try:
+        return isinstance(name, str) and torch.device(name).type == name and hasattr(torch, name)
+    except RuntimeError:
+        return False

@@ -81,8 +81,10 @@ _generation = 0
 
 
 def default_backend(device: torch.device) -> str:
-    """Return the backend for a device: gloo for the CPU; NCCL for CUDA, with gloo for objects and CPU tensors."""
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    """Return the backend for a device: gloo for the CPU, else torch's for it with gloo for objects and CPU tensors."""
+    if device.type == "cpu":
+        return "gloo"
+    return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
 
 
 def check_backend(backend: str, device: torch.device, where: str) -> str:
@@ -156,7 +158,8 @@ def join_process_group(
                 rank=environment.global_rank,
                 world_size=environment.world_size,
                 timeout=timeout,
-                device_id=device if device.type == "cuda" and "nccl" in backend else None,
+                # for backends that can split a group: `init_device_mesh` splits one that has a device
+                device_id=device if device.type != "cpu" and "nccl" in backend else None,
             )
             initialise() if join is None else custom_join(join, initialise, environment, store)
         default = dist.group.WORLD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from camshaft.hooks_core.support.devices import TYPES_WITHOUT_FLOAT64
 from camshaft.strategies.checks import require
 from camshaft.strategies.precision.formats import TRUE_DTYPES, AutocastPrecision, Precision, TruePrecision
 
@@ -31,7 +32,8 @@ def choose_precision(name: str | int | Precision, device_type: str) -> Precision
     full_name = _ALIASES.get(str(name), str(name)) if is_name else ""
     rule = f"one of {', '.join(PRECISIONS)} or a Precision"
     require(full_name in PRECISIONS, "precision", rule, name, "choose_precision")
-    has_it, rule = (full_name, device_type) != ("64-true", "mps"), "any but '64-true' on 'mps', which has no float64"
+    has_it = full_name != "64-true" or device_type not in TYPES_WITHOUT_FLOAT64
+    rule = f"any but '64-true' on {device_type!r}, which has no float64"
     require(has_it, "precision", rule, name, "choose_precision", "Pass '32-true'.")
     if full_name == "16-mixed":
         from camshaft.strategies.precision.gradient_scaling import ScaledPrecision  # rarely needed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -161,11 +162,11 @@ class AutocastPrecision(Precision):
         """Leave the module as it is.
 
         Raises:
-            RuntimeError: If the autocast dtype is bfloat16, and the GPU has none.
+            RuntimeError: If the device lacks the autocast dtype, or only emulates it.
         """
-        if self.device_type == "cuda" and self.autocast_dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported():
-            rule = "'16-mixed' or '32-true' on a GPU without bfloat16"
-            raise RuntimeError(must_be("precision", rule, self.name, type(self).__name__, "Pass one of these."))
+        if not _has(self.device_type, self.autocast_dtype):
+            rule, action = f"one whose dtype this {self.device_type} device has", "Pass '32-true', or another '-mixed'."
+            raise RuntimeError(must_be("precision", rule, self.name, type(self).__name__, action))
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a step under autocast."""
@@ -189,3 +190,16 @@ class AutocastPrecision(Precision):
                 super().backward(loss, differentiate)
         else:
             super().backward(loss, differentiate)
+
+
+def _has(device_type: str, dtype: torch.dtype) -> bool:
+    """Return whether a device computes in a dtype under autocast by itself, as far as its module tells."""
+    module: Any = torch.get_device_module(device_type)
+    dtypes = getattr(module, "get_amp_supported_dtype", None)
+    if dtypes is not None and dtype not in dtypes():
+        return False
+    has_bf16 = getattr(module, "is_bf16_supported", None)
+    if has_bf16 is None or dtype != torch.bfloat16:
+        return True
+    knows_emulation = "including_emulation" in signature(has_bf16).parameters  # modules of other vendors do not
+    return bool(has_bf16(including_emulation=False) if knows_emulation else has_bf16())

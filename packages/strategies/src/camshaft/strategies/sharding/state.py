@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # as `torch.distributed.fsdp` makes them
 from torch.distributed.tensor.placement_types import Placement
 from torch.optim import Optimizer
 
@@ -82,9 +83,8 @@ def _laid_out(pairs: Sequence[tuple[Any, Any]], *, is_state: bool) -> list[Any]:
         if alike:
             results.append(_with_part(part, like, _device(like), copy=is_state))
         elif is_state and isinstance(like, DTensor) and isinstance(value, Tensor) and value.dim() > 0:
-            mesh = like.device_mesh
-            replicated = [Replicate()] * mesh.ndim
-            results.append(distribute_tensor(part.to(_device(like)), mesh, replicated, src_data_rank=None))
+            mesh, whole = like.device_mesh, part.to(_device(like), copy=True)
+            results.append(_from_part(whole, mesh, [Replicate()] * mesh.ndim, whole.size(), whole.stride()))
         else:
             results.append(part.clone() if is_state and isinstance(part, Tensor) else part)
     return results
@@ -265,9 +265,15 @@ def distribute(full: Tensor, like: DTensor, device: torch.device) -> DTensor:
 def _with_part(part: Tensor, like: DTensor, device: torch.device, *, copy: bool) -> DTensor:
     """Return a sharded tensor of this rank's part and the layout of another."""
     local = part.to(device, copy=copy, memory_format=torch.contiguous_format)
-    return DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=like.size(), stride=like.stride()
-    )
+    return _from_part(local, like.device_mesh, like.placements, like.size(), like.stride())
+
+
+def _from_part(
+    part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], size: torch.Size, stride: tuple[int, ...]
+) -> DTensor:
+    """Return the tensor of this rank's part where that is: `DTensor.from_local` moves offloaded ones to the mesh."""
+    spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(size, stride, part.dtype))
+    return DTensor(part, spec, requires_grad=False)
 
 
 def _chunk(tensor: Tensor, num_chunks: int, chunk_idx: int, dim: int) -> Tensor:

@@ -287,7 +287,7 @@ def _is_for_one(arguments: Mapping[str, Any]) -> bool:
         return False
     if devices in ("auto", -1, "-1"):
         kind = choose_device(arguments.get("accelerator") or "auto").type
-        return kind != "cuda" or torch.cuda.device_count() == 1
+        return kind == "cpu" or torch.accelerator.device_count() == 1
     return devices in (1, "1") or (isinstance(devices, (list, tuple)) and len(devices) == 1)
 
 
