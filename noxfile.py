@@ -128,10 +128,14 @@ def simulated(session: nox.Session) -> None:
     if shutil.which("c++") is None:
         session.skip("there is no C++ compiler (c++)")
     install(session, PACKAGES.values(), "ninja", *EXAMPLE_REQUIREMENTS, extras=["test"])
+    session.run(*simulated_command())
+
+
+def simulated_command() -> list[str]:
     paths = [path for package in with_tests() for path in sorted((ROOT / package.tests).glob("test_*.py"))]
     marked = [str(path.relative_to(ROOT)) for path in paths if "mark.gpu" in path.read_text(encoding="utf-8")]
     options = ["--simulated-device", "-m", "simulated or gpu", "-rs"]
-    pytest(session, *options, *marked, "integration_tests/simulated")
+    return ["python", "-m", "pytest", *options, *marked, "integration_tests/simulated"]
 
 
 @nox.session
@@ -158,8 +162,8 @@ def types(session: nox.Session) -> None:
 
 
 def install_for_types(session: nox.Session) -> None:
-    """Install all packages with whatever they or the scripts may import."""
-    install(session, PACKAGES.values(), "mypy", "nox", *EXAMPLE_REQUIREMENTS, extras=sorted(extras_of_all()))
+    """Install all packages with whatever they or the scripts may import, and what compiles the simulated device."""
+    install(session, PACKAGES.values(), "mypy", "nox", "ninja", *EXAMPLE_REQUIREMENTS, extras=sorted(extras_of_all()))
 
 
 def type_jobs(session: nox.Session) -> list[Job]:
@@ -266,11 +270,15 @@ def full(session: nox.Session) -> None:
         alone = [job("without-compat"), job("oldest", "compat")]
     # the longest ones early, so that neither lane is left alone at the end
     first = [job("integration"), job("docs"), *alone]
-    names = ["mixed", "simulated", "build", *(f"python-{version}" for version in occasional_sessions.INTERPRETERS)]
-    others = [job(name) for name in names]
+    others = [job("mixed"), job("build"), *(job(f"python-{version}") for version in occasional_sessions.INTERPRETERS)]
     with ThreadPoolExecutor(1) as pool:
         installed = pool.submit(install_for_types, session)  # meanwhile the first jobs run, each in its own environment
-        here = [replace(one, wait=installed.result) for one in [*process_jobs(session), *type_jobs(session)]]
+        in_own = [*process_jobs(session), *type_jobs(session)]
+        if shutil.which("c++"):
+            in_own.insert(0, Job("simulated", tuple(simulated_command()), job_environment(session)))
+        else:
+            others.append(job("simulated"))  # which says why it is skipped
+        here = [replace(one, wait=installed.result) for one in in_own]
         run_jobs(session, [*first, *here, *others], log_dir)
 
 

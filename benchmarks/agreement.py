@@ -42,7 +42,7 @@ FILE = "AGREEMENT_FILE"
 
 def measure(num_steps: int) -> dict[str, list[float]]:
     """Return this rank's microseconds in each round, waited for or not."""
-    strategy = ParallelStrategy(accelerator="cpu")
+    strategy: Any = ParallelStrategy(accelerator="cpu")
     strategy.connect()
     times: dict[str, list[float]] = {}
     for kind, waits in (("waiting", True), ("under way", False)):

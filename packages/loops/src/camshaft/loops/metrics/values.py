@@ -409,7 +409,7 @@ class Reduction:
             return self.apply(as_tensor(value))
         if self.is_weighted:
             value = value / weight if weight or isinstance(value, Tensor) else math.nan
-        if isinstance(value, Tensor) and dtype.itemsize <= widest_float(value.device).itemsize:
+        if isinstance(value, Tensor) and dtype is not None and dtype.itemsize <= widest_float(value.device).itemsize:
             return value.to(dtype)
         return value
 

@@ -226,7 +226,7 @@ _PIECE_BYTES = 2**26
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a rank sees at a checkpoint's path.
+    """The view of a rank of a checkpoint's path.
 
     Attributes:
         node: The rank's machine.

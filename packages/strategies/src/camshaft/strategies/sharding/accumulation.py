@@ -17,7 +17,7 @@ Accumulation = Literal["reduce", "keep", "keep_all"]
 
 
 class GradientWindow:
-    """What the steps of an accumulation window leave unreduced, until the backward of its last step.
+    """The gradients that the steps of an accumulation window leave unreduced, until the backward of its last step.
 
     Torch holds it outside of `parameter.grad`: gradients of whole parameters, or sums over the shards of one replica.
     The latter are flat, without the names of their parameters, so all steps of a window must reach the same ones.

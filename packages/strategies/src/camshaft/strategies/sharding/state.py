@@ -273,7 +273,7 @@ def _from_part(
 ) -> DTensor:
     """Return the tensor of this rank's part where that is: `DTensor.from_local` moves offloaded ones to the mesh."""
     spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(size, stride, part.dtype))
-    return DTensor(part, spec, requires_grad=False)
+    return DTensor(part, spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 def _chunk(tensor: Tensor, num_chunks: int, chunk_idx: int, dim: int) -> Tensor:

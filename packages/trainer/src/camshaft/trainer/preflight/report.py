@@ -69,7 +69,7 @@ def device_of(name: str) -> Device:
 
 @frozen(kw_only=True)
 class Report:
-    """What a preflight found. Bytes and FLOPs are of one rank.
+    """The findings of a preflight. Bytes and FLOPs are of one rank.
 
     Attributes:
         device: The device whose size and speed count.
@@ -105,7 +105,7 @@ class Report:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak leaves a margin on the device; None if no update was run."""
+        """Return whether the peak leaves a margin on the device; None if no update was run."""
         peak = self.memory.get("total", 0)
         return None if not self.flops else peak <= (1 - MARGIN) * self.device.num_bytes
 
