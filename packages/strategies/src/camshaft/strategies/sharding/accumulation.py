@@ -77,7 +77,8 @@ class GradientWindow:
         if any(_holds(one) for group, _ in self._groups for one in group.fsdp_params):
             syncs = self.syncs
             self.set_sync(True)
-            with torch.enable_grad():  # a backward that reaches no block reduces what is there all the same
+            # a backward that reaches no block reduces what is there all the same
+            with torch.inference_mode(False), torch.enable_grad():
                 self._run(lambda: torch.zeros((), requires_grad=True).clone()).backward()  # type: ignore[no-untyped-call]
             self.set_sync(syncs)
         self._may_hold = not self.syncs
