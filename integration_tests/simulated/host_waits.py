@@ -65,6 +65,7 @@ CALLBACKS: dict[str, Callable[[Path], Any]] = {
     "HookTimeline": lambda folder: stock.HookTimeline(folder),
     "LambdaCallback": lambda folder: stock.LambdaCallback(on_train_batch_end=lambda *_: None),
     "LearningRateMonitor": lambda folder: stock.LearningRateMonitor(),
+    "OutOfMemorySnapshot": lambda folder: stock.OutOfMemorySnapshot(folder),
     "ModelCheckpoint": lambda folder: stock.ModelCheckpoint(folder),
     "ModelPruning": lambda folder: stock.ModelPruning("l1_unstructured", amount=0.1),
     "ModelSummary": lambda folder: stock.ModelSummary(),

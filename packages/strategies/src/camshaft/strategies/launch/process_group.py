@@ -52,7 +52,7 @@ class JoinedGroup:
 
     @property
     def is_simulated(self) -> bool:
-        """Return whether it is one of torch's backend "fake": one process plays one of many ranks, and nobody else is there.
+        """Return whether it is one of torch's backend "fake": one process plays one of many ranks, without others.
 
         Each other rank is taken to have the same values as this one; sums of tensors are its own.
         """
