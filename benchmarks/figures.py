@@ -17,6 +17,7 @@ import agreement
 import callback_overhead
 import checkpoint_blocking
 import distributed_overhead
+import scale
 import sharded_checkpoints
 from camshaft.hooks_core.support.messages import must_be
 from framework_overhead.report import circumstances_lines, markdown_table, summary_rows
@@ -31,6 +32,7 @@ _ROWS = {
     "callback_overhead": callback_overhead.table_rows,
     "checkpoint_blocking": checkpoint_blocking.table_rows,
     "distributed_overhead": distributed_overhead.table_rows,
+    "scale": scale.table_rows,
     "sharded_checkpoints": sharded_checkpoints.table_rows,
 }
 
