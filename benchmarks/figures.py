@@ -18,6 +18,7 @@ import callback_overhead
 import checkpoint_blocking
 import distributed_overhead
 import save_planning
+import scale
 import sharded_checkpoints
 from camshaft.hooks_core.support.messages import must_be
 from framework_overhead.report import circumstances_lines, markdown_table, summary_rows
@@ -33,6 +34,7 @@ _ROWS = {
     "checkpoint_blocking": checkpoint_blocking.table_rows,
     "distributed_overhead": distributed_overhead.table_rows,
     "save_planning": save_planning.table_rows,
+    "scale": scale.table_rows,
     "sharded_checkpoints": sharded_checkpoints.table_rows,
 }
 
