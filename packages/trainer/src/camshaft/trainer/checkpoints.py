@@ -119,7 +119,8 @@ def _is_restarted(strategy: Any) -> bool:
     """
     if "TORCHELASTIC_RESTART_COUNT" not in os.environ or strategy.world_size == 1:
         return restart_count() > 0
-    return max(strategy.all_gather(restart_count())) > 0
+    counts: list[int] = strategy.all_gather(restart_count())
+    return max(counts) > 0
 
 
 def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:

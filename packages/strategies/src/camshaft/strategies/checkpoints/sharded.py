@@ -508,7 +508,7 @@ def _chunk_of(archive: bytes, layouts: dict[tuple[bytes, ...], _Layout]) -> Tens
     data = records.get("data/0", memoryview(b""))
     key = tuple(bytes(records.get(name, b"")) for name in ("data.pkl", "byteorder"))
     if key not in layouts:
-        chunk = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+        chunk: Tensor = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
         is_plain = type(chunk) is Tensor and chunk.layout is torch.strided and not (chunk.is_conj() or chunk.is_neg())
         if not is_plain or chunk.untyped_storage().nbytes() != len(data) or key[1] != sys.byteorder.encode():
             return chunk

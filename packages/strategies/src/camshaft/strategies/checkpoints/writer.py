@@ -166,7 +166,7 @@ class CheckpointWriter:
                     self._raise_shared(error, path)
                     piece = self._strategy.broadcast(piece)
                     if not is_first:
-                        file.write(piece)
+                        file.write(piece or b"")
             return own if own is not None else read_checkpoint(source, weights_only=weights_only)
 
     def _wait_for_latest(self) -> None:
