@@ -12,9 +12,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from camshaft.strategies import SingleDeviceStrategy, TorchStrategy
 
-on_simulated_device = pytest.mark.skipif(
-    "simulated_device" not in sys.modules, reason="needs --simulated-device, as in `nox -s simulated`"
-)
+IS_SIMULATED = "simulated_device" in sys.modules
+on_simulated_device = pytest.mark.simulated if IS_SIMULATED else pytest.mark.skip("needs --simulated-device")
 
 
 class Wrapped:

@@ -5,6 +5,7 @@ torchrun --nproc-per-node 2 logger_scenes.py FOLDER
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from trainer_parts import Regression, loader
 
 from camshaft.callbacks import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from camshaft.trainer import Trainer
+
+DUMPS = "TORCH_FR_DUMP_TEMP_FILE"
+
+
+class Noting(Regression):
+    def on_train_start(self) -> None:
+        report("dumps", os.environ[DUMPS])
 
 
 def main() -> None:
@@ -33,7 +41,8 @@ def main() -> None:
         log_every_n_steps=1,
         enable_progress_bar=False,
     )
-    trainer.fit(Regression(), loader(8))
+    trainer.fit(Noting(), loader(8))
+    report("dumps_later", os.environ.get(DUMPS))
     report("log_dir", trainer.log_dir)
     report("facts", [(each.name, each.version, each.log_dir) for each in trainer.loggers])
 

@@ -14,8 +14,10 @@ from trainer_parts import Regression, loader, quiet_trainer, weights
 
 from camshaft.strategies import SingleDeviceStrategy
 
+IS_SIMULATED = "simulated_device" in sys.modules
 
-@pytest.mark.skipif("simulated_device" not in sys.modules, reason="needs --simulated-device, as in `nox -s simulated`")
+
+@(pytest.mark.simulated if IS_SIMULATED else pytest.mark.skip("needs --simulated-device"))
 def test_late_copies_on_the_stream_change_no_weight(tmp_path: Path) -> None:
     import simulated_device
 

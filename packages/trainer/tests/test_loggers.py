@@ -343,6 +343,7 @@ def test_of_two_processes_the_first_one_writes_and_both_know_where(
     assert first == second
     (_, run_id, log_dir), *others = first["facts"]
     assert first["log_dir"] == log_dir and Path(log_dir, "checkpoints").is_dir()
+    assert first["dumps"] == str(Path(log_dir, "nccl_trace_")) and first["dumps_later"] is None
     client = MLFlowLogger(save_dir=tmp_path / "ml", run_id=run_id).experiment
     (experiment,) = (each for each in client.search_experiments() if each.name == "camshaft_logs")
     assert [run.info.run_id for run in client.search_runs([experiment.experiment_id])] == [run_id]

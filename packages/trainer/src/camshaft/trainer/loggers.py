@@ -18,6 +18,8 @@ from camshaft.hooks_core.support.remote_files import absolute, is_url
 from camshaft.trainer.configuration import listed
 from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
 
+_DUMPS, _DUMP_NAME = "TORCH_FR_DUMP_TEMP_FILE", "nccl_trace_"
+"""Torch's variable with the beginning of the paths of NCCL's dumps, and the names of those."""
 _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
 _FACTS = ("name", "version", "save_dir", "log_dir")
 
@@ -57,8 +59,8 @@ def share_log_dir(strategy: Strategy, loggers: list[Any], find_log_dir: Callable
         find_log_dir: Returns the directory of the first logger; called on rank 0 alone.
 
     Returns:
-        The directory, the same on all ranks; None with one process. Torch and the failure watch dump there what each
-        rank did last when a collective times out, unless `TORCH_FR_DUMP_TEMP_FILE` says where else.
+        The directory, the same on all ranks; None with one process. Until `end_dumps`, torch and the failure watch dump
+        there what each rank did last when a collective times out, unless `TORCH_FR_DUMP_TEMP_FILE` is set already.
     """
     if strategy.world_size == 1:
         return None
@@ -78,16 +80,18 @@ def share_log_dir(strategy: Strategy, loggers: list[Any], find_log_dir: Callable
     return log_dir
 
 
-_dumps: str | None = None
-"""The prefix of dumps that was set last."""
-
-
 def _dump_collectives_to(log_dir: str, *, is_on_host: bool) -> None:
-    global _dumps
-    if os.environ.get("TORCH_FR_DUMP_TEMP_FILE", _dumps) == _dumps and not is_url(log_dir):  # no prefix of the user's
+    is_chosen = _DUMPS in os.environ or "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" in os.environ  # its earlier name
+    if not is_chosen and not is_url(log_dir):
         if not is_on_host:
             os.makedirs(log_dir, exist_ok=True)  # NCCL's thread makes no directory
-        os.environ["TORCH_FR_DUMP_TEMP_FILE"] = _dumps = os.path.join(log_dir, "nccl_trace_")
+        os.environ[_DUMPS] = os.path.join(log_dir, _DUMP_NAME)
+
+
+def end_dumps(log_dir: str | None) -> None:
+    """Let later dumps go where they went before `share_log_dir`, which returned the directory."""
+    if log_dir is not None and os.environ.get(_DUMPS) == os.path.join(log_dir, _DUMP_NAME):
+        del os.environ[_DUMPS]  # other processes, which this one starts, are not of the run
 
 
 def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | None) -> None:

@@ -26,7 +26,7 @@ from camshaft.loops.state.metric_state import metric_states, restore_metric_stat
 from camshaft.strategies import ObjectsInPlace
 from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, note_left_out, read_requested
 from camshaft.trainer.hyperparameters import HyperparametersMixin
-from camshaft.trainer.loggers import finalize_loggers, share_log_dir
+from camshaft.trainer.loggers import end_dumps, finalize_loggers, share_log_dir
 from camshaft.trainer.states import TrainerStatus
 
 _fit_idxs = count()
@@ -123,6 +123,7 @@ def running(trainer: Any, call: VerbCall) -> Iterator[Run]:
                 note_left_out(error, run.checkpoint)
             raise
         finally:
+            end_dumps(state.log_dir)
             if run is not None:
                 state.status = TrainerStatus.INTERRUPTED
                 run.stage = None
