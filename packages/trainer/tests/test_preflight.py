@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torchmetrics
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
@@ -253,6 +254,28 @@ class Huge(TrainingModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+class Configured(Net):
+    """Builds and shards its layers in the hook."""
+
+    def __init__(self) -> None:
+        TrainingModule.__init__(self)
+
+    def configure_sharded_model(self) -> None:
+        self.table = nn.Embedding(WIDTH, 2)
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(NUM_LAYERS)])
+        self.register_buffer("scale", torch.ones(8))
+        fully_shard(self.layers[0], mesh=self.device_mesh["data_parallel_shards"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.table(x[:, :1].long()).sum()
+
+
+def test_a_sharded_model_may_be_built_in_its_hook() -> None:
+    report = preflight(Configured(), of=trainer(strategy=ShardedStrategy(accelerator="cpu")), world_size=8)
+    assert report.not_run == []
+    assert report.memory_between_steps["parameters"] == (NUM_BYTES + 4 * 2 * WIDTH) // 8
 
 
 @pytest.mark.parametrize("is_built_by_function", [False, True])

@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -263,11 +263,10 @@ def on_fake_device(kind: type[TorchStrategy], device: FakeDevice) -> type[TorchS
 
     @contextmanager
     def model_context(self: Any, module: nn.Module) -> Iterator[None]:
-        with ExitStack() as context:
-            context.enter_context(kind.model_context(self, module))
-            with device.on():
-                yield
-                context.close()
+        if hasattr(self, "device_mesh"):
+            vars(module)["device_mesh"] = self.device_mesh
+        with device.on():  # fake tensors have no memory, so nothing needs to be deferred
+            yield
 
     def place_module(self: Any, module: nn.Module) -> None:
         """Do nothing: fake tensors are on the device, and cannot be swapped while they are watched."""
