@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.distributed as dist
+import torchmetrics
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
@@ -133,6 +135,54 @@ def test_collectives_are_told_by_dimension_of_the_mesh() -> None:
     assert report.communication_seconds > 0 and report.mfu_bound is not None and report.mfu_bound < 1
 
 
+class Measuring(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torchmetrics.MeanMetric(
+            nan_strategy="disable"
+        )  # a module whose state is no parameter and no buffer
+        self.layers.append(nn.BatchNorm1d(WIDTH))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.mean(loss)
+        self.log("mean", self.mean, prog_bar=True)
+        return loss
+
+
+class Manual(Net):
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        for optimizer in self.optimizers():
+            loss = self(batch[0]).sum()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9) for _ in range(2)]
+
+
+@pytest.mark.parametrize("kind", [Measuring, Manual])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        lambda: DDPStrategy(accelerator="cpu", gradient_as_bucket_view=True, static_graph=False),
+        lambda: ShardedStrategy(accelerator="cpu", activation_checkpointing=nn.Linear, accumulation="keep"),
+    ],
+)
+def test_metrics_manual_optimization_views_and_checkpointing_run(kind: Any, strategy: Any) -> None:
+    report = preflight(kind(), of=trainer(strategy=strategy()), world_size=8)
+    assert (report.not_run, report.reads) == ([], [])
+    reduced = sum(
+        num_bytes
+        for (operation, _), (_, num_bytes) in sent(report).items()
+        if operation in ("all_reduce", "reduce_scatter")
+    )
+    assert reduced == pytest.approx(NUM_BYTES * (2 if kind is Manual else 1), rel=0.01)
+
+
 def test_a_preflight_has_the_callbacks_of_the_trainer_once() -> None:
     class Counting(Callback):
         starts: ClassVar[list[int]] = []
@@ -160,6 +210,7 @@ class Reading(Net):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = super().training_step(batch, batch_idx)
         self.last = loss.item()  # a read
+        self.kept = loss.detach().cpu().numpy()  # two
         if loss > 1e9:
             raise AssertionError("made up values are small")
         return loss
@@ -171,6 +222,7 @@ def test_a_value_that_the_host_reads_is_told_with_hook_and_line() -> None:
     reads = [(phase, read.hook, read.code, count) for phase, read, count in report.reads]
     assert reads == [
         ("update", "training_step", "self.last = loss.item()  # a read", 1),
+        *2 * [("update", "training_step", "self.kept = loss.detach().cpu().numpy()  # two", 1)],
         ("update", "training_step", "if loss > 1e9:", 1),
     ]
     assert "in `training_step`" in str(report) and "`self.log` takes tensors" in str(report)
@@ -202,6 +254,28 @@ class Huge(TrainingModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+class Configured(Net):
+    """Builds and shards its layers in the hook."""
+
+    def __init__(self) -> None:
+        TrainingModule.__init__(self)
+
+    def configure_sharded_model(self) -> None:
+        self.table = nn.Embedding(WIDTH, 2)
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(NUM_LAYERS)])
+        self.register_buffer("scale", torch.ones(8))
+        fully_shard(self.layers[0], mesh=self.device_mesh["data_parallel_shards"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.table(x[:, :1].long()).sum()
+
+
+def test_a_sharded_model_may_be_built_in_its_hook() -> None:
+    report = preflight(Configured(), of=trainer(strategy=ShardedStrategy(accelerator="cpu")), world_size=8)
+    assert report.not_run == []
+    assert report.memory_between_steps["parameters"] == (NUM_BYTES + 4 * 2 * WIDTH) // 8
 
 
 @pytest.mark.parametrize("is_built_by_function", [False, True])

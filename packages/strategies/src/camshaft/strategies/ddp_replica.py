@@ -264,7 +264,7 @@ class SimulatedReplication(nn.Module):
         if self._is_averaging and buffer is not None:
             dist.all_reduce(buffer)
         elif self._is_averaging:
-            dist.all_reduce_coalesced([one.grad for one in bucket if one.grad is not None])
+            dist.all_reduce(torch.cat([one.grad.flatten() for one in bucket if one.grad is not None]))
 
 
 def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:

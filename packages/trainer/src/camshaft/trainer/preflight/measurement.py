@@ -15,11 +15,12 @@ from attrs import frozen
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from camshaft.trainer.preflight.world import FakeDevice
+from camshaft.trainer.preflight.world import FakeDevice, HostCopies
 
 _KINDS = {
     "Parameter": "parameters",
@@ -34,12 +35,52 @@ _KINDS = {
 """The kinds of memory, by their names in torch's tracker."""
 
 
+class _Modules:
+    """Stands for torch's trackers of modules, which fail where a step runs backward itself, or a module calls itself.
+
+    Attributes:
+        parents: The modules that run; sums need none.
+    """
+
+    parents = frozenset({"Global"})
+
+    def __init__(self) -> None:
+        self._hooks: tuple[Any, ...] = ()
+        self._handles: list[Any] = []
+
+    @property
+    def is_bw(self) -> bool:
+        """Whether backward runs."""
+        return torch._C._current_graph_task_id() != -1
+
+    def register_user_hooks(self, before: Any, after: Any, *of_backward: Any) -> None:
+        """Call hooks before and after each forward of a module."""
+        self._hooks = before, after
+
+    def clear_user_hooks(self) -> None:
+        """Call none."""
+        self._hooks = ()
+
+    def __enter__(self) -> None:
+        if self._hooks:
+            before, after = self._hooks
+            self._handles = [
+                register_module_forward_pre_hook(before),
+                register_module_forward_hook(after, always_call=True),
+            ]
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
 class Memory(MemTracker):  # type: ignore[no-untyped-call]
     """The memory of fake tensors, by kind, now and at its peak; torch's tracker without figures of single modules."""
 
     def __init__(self) -> None:
         super().__init__()
         self._empty: dict[Any, Tensor] = {}
+        self._mod_tracker: Any = _Modules()
 
     def by_kind(self, moment: str = "peak") -> dict[str, int]:
         """Return bytes by kind; the moment is "peak" or "current"."""
@@ -177,6 +218,7 @@ class Flops(FlopCounterMode):
     def __init__(self, device: FakeDevice) -> None:
         super().__init__(display=False, custom_mapping=_ATTENTION)
         self._device, self._num_before = device, 0
+        self.mod_tracker: Any = _Modules()
         self.by_phase: Counter[str] = Counter()
 
     def note(self) -> None:
@@ -221,7 +263,7 @@ class Measurement:
         """Measure within it."""
         with ExitStack() as stack:
             # what measures is asked first, and what makes tensors fake last
-            for mode in (self.device, self.flops, self.collectives, self.memory):
+            for mode in (HostCopies(self.device), self.device, self.flops, self.collectives, self.memory):
                 stack.enter_context(mode)
             yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import tempfile
 import traceback
@@ -51,6 +52,8 @@ def preflight(
         of_world = _made_anew(trainer, measured, folder)
         probe = next(one for one in of_world.callbacks if isinstance(one, Probe))
         not_run: list[str] = probe.notes
+        logger = logging.getLogger("torch._subclasses.fake_tensor")  # prints each error that is reported here
+        was_disabled, logger.disabled = logger.disabled, True
         try:
             with measured.running(), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*(FSDP|fake|Fake).*")
@@ -64,6 +67,8 @@ def preflight(
             measured.flops.note()
             not_run.append(_reason(error, of_world))
             sizes = {}
+        finally:
+            logger.disabled = was_disabled
         return _report(of_world, of_device, measured, probe, sizes, devices_per_node)
 
 

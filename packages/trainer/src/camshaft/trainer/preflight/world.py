@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.support.messages import must_be
@@ -190,8 +191,29 @@ class FakeDevice(FakeTensorMode):  # type: ignore[no-untyped-call]
                 if isinstance(tensor, nn.Parameter):
                     made = nn.Parameter(made, requires_grad=tensor.requires_grad)
                 memo[id(tensor)] = made
-        with self.on():
+        with self.on(False):  # other tensors, such as the states of metrics, are real
             return copy.deepcopy(module, memo)
+
+
+class HostCopies(TorchFunctionMode):
+    """Notes copies of fake tensors to the host, which are none where the fake device is the CPU.
+
+    Args:
+        device: The fake device.
+    """
+
+    def __init__(self, device: FakeDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note a copy; of an array, zeros are returned."""
+        if func in (Tensor.cpu, Tensor.numpy) and isinstance(args[0], FakeTensor):
+            self._device.note_read(func.__name__)
+            if func is Tensor.numpy:
+                with self._device.on(False):
+                    return torch.zeros(args[0].shape, dtype=args[0].dtype).numpy()
+        return func(*args, **(kwargs or {}))
 
 
 def convert(dtype: torch.dtype, module: nn.Module) -> None:
@@ -241,11 +263,10 @@ def on_fake_device(kind: type[TorchStrategy], device: FakeDevice) -> type[TorchS
 
     @contextmanager
     def model_context(self: Any, module: nn.Module) -> Iterator[None]:
-        with ExitStack() as context:
-            context.enter_context(kind.model_context(self, module))
-            with device.on():
-                yield
-                context.close()
+        if hasattr(self, "device_mesh"):
+            vars(module)["device_mesh"] = self.device_mesh
+        with device.on():  # fake tensors have no memory, so nothing needs to be deferred
+            yield
 
     def place_module(self: Any, module: nn.Module) -> None:
         """Do nothing: fake tensors are on the device, and cannot be swapped while they are watched."""
