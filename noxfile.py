@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -133,7 +134,8 @@ def simulated(session: nox.Session) -> None:
 
 def simulated_command() -> list[str]:
     paths = [path for package in with_tests() for path in sorted((ROOT / package.tests).glob("test_*.py"))]
-    marked = [str(path.relative_to(ROOT)) for path in paths if "mark.gpu" in path.read_text(encoding="utf-8")]
+    marks = re.compile(r"mark\.(gpu|simulated)")
+    marked = [str(path.relative_to(ROOT)) for path in paths if marks.search(path.read_text(encoding="utf-8"))]
     options = ["--simulated-device", "-m", "simulated or gpu", "-rs"]
     return ["python", "-m", "pytest", *options, *marked, "integration_tests/simulated"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -11,9 +10,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from camshaft.strategies import SingleDeviceStrategy, TorchStrategy
-
-IS_SIMULATED = "simulated_device" in sys.modules
-on_simulated_device = pytest.mark.simulated if IS_SIMULATED else pytest.mark.skip("needs --simulated-device")
 
 
 class Wrapped:
@@ -38,7 +34,7 @@ def test_a_device_without_streams_is_refused_with_the_first_batch() -> None:
         strategy.batch_to_device(torch.ones(2))
 
 
-@on_simulated_device
+@pytest.mark.simulated
 def test_each_plain_tensor_of_the_host_is_copied_aside_and_recorded_on_the_stream_of_the_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -61,7 +57,7 @@ def test_each_plain_tensor_of_the_host_is_copied_aside_and_recorded_on_the_strea
     assert strategy._copies is None
 
 
-@on_simulated_device
+@pytest.mark.simulated
 def test_late_copies_are_waited_for_by_the_steps() -> None:
     import simulated_device
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from trainer_parts import Regression, loader, quiet_trainer, weights
 
 from camshaft.strategies import SingleDeviceStrategy
 
-IS_SIMULATED = "simulated_device" in sys.modules
 
-
-@(pytest.mark.simulated if IS_SIMULATED else pytest.mark.skip("needs --simulated-device"))
+@pytest.mark.simulated
 def test_late_copies_on_the_stream_change_no_weight(tmp_path: Path) -> None:
     import simulated_device
 

@@ -43,12 +43,12 @@ def dump_collectives(rank: int) -> str:
                 if trace.get("entries"):
                     _write(trace, Path(folder, f"{name}{rank}"))
                     texts.append(_how_to_read(folder, name))
-    except OSError as error:
+        return "\n".join(texts) or (
+            f"Torch recorded no collectives of {dist.get_backend_config()} to dump. Its Flight Recorder must know the "
+            "backend, and TORCH_FR_BUFFER_SIZE must not be 0."
+        )
+    except Exception as error:  # such as of a full disk: the failure itself is still to be published
         return f"The last collectives could not be written to {folder}: {error}"
-    return "\n".join(texts) or (
-        f"Torch recorded no collectives of {dist.get_backend_config()} to dump. Its Flight Recorder must know the "
-        "backend, and TORCH_FR_BUFFER_SIZE must not be 0."
-    )
 
 
 def nccl_dump(rank: int, since: float) -> str:
