@@ -329,7 +329,8 @@ def test_tensors_return_to_their_device(training: Rig, accelerator: str, without
     other = Rig()
     other.metrics.start_epoch("train")
     other.metrics.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
-    assert {value.device for value in other.metrics.callback_metrics.values()} == {torch.device(accelerator, 0)}
+    current = torch.device(accelerator, torch.accelerator.current_device_index())
+    assert {value.device for value in other.metrics.callback_metrics.values()} == {current}
     other.metrics.moment = "batch"
     for each in (training, other):
         each.log("x", torch.ones((), device=accelerator), on_epoch=True)
