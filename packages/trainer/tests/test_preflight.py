@@ -237,6 +237,32 @@ class Selecting(Net):
         self.log("val", batch[0][batch[0] > 0].mean())  # a shape that depends on values
 
 
+class Branching(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](x)
+        if x.sum() > 0:
+            x = x + 1
+        return self.layers[1](x)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"precision": "bf16-mixed"}, {"precision": "bf16-true"}])
+def test_graph_breaks_of_what_is_compiled_are_told_with_their_line(arguments: dict[str, Any]) -> None:
+    report = preflight(Branching(), of=trainer(compile=True, **arguments), world_size=4)
+    (part,) = report.graphs
+    (broken,) = part.breaks
+    assert (part.name, part.num_graphs, broken.code) == ("", 2, "if x.sum() > 0:")
+    assert "  the model: 2 graph(s), 1 break(s)\n" in str(report)
+    assert f"{Path(broken.file).name}:{broken.line}: {broken.code}" in str(report)
+    assert preflight(Branching()).graphs == []
+
+
+def test_graphs_of_sharded_blocks_are_those_of_whole_ones() -> None:
+    strategy = ShardedStrategy(accelerator="cpu", compile=True)
+    report = preflight(of=trainer(strategy=strategy), world_size=4)
+    assert [(part.name, part.num_graphs) for part in report.graphs] == [(f"layers.{idx}", 1) for idx in range(3)]
+    assert json.loads(report.as_json())["graphs"][0] == {"name": "layers.0", "num_graphs": 1, "breaks": []}
+
+
 def test_the_rest_is_told_where_something_cannot_run_on_fake_tensors() -> None:
     report = preflight(Selecting())
     (reason,) = report.not_run

@@ -133,6 +133,12 @@ class Compilation:
         self._name, self._is_used = "", False
         self._num_steps = self._num_before = 0
 
+    def parts(self, module: nn.Module, sharded_blocks: Sequence[nn.Module] | None = None) -> list[nn.Module]:
+        """Return the modules that are compiled; see `begin`."""
+        if self._policy is not None:
+            return blocks_of(module, self._policy, "compile['policy']")
+        return parts_to_compile(module) if sharded_blocks is None else list(sharded_blocks)
+
     def begin(self, module: nn.Module, sharded_blocks: Sequence[nn.Module] | None = None) -> None:
         """Compile a module in place.
 
@@ -147,13 +153,12 @@ class Compilation:
         self._name, self._num_steps = class_name(module), 0
         if self._compiled is None:
             self._compiled = CompiledParts(torch.compile(**self._options))
-        parts = blocks_of(module, self._policy, "compile['policy']") if self._policy is not None else sharded_blocks
+        parts = self.parts(module, sharded_blocks)
         if sharded_blocks is not None:
             rule, action = "False for a module without sharded blocks", "Pass a policy that chooses some."
             require(bool(parts), "compile", rule, self._options or True, self._name, action)
-            self._compiled.compile_forwards(parts or ())
+            self._compiled.compile_forwards(parts)
             return
-        parts = parts_to_compile(module) if parts is None else parts
         self._compiled.compile_calls(parts)
         if not parts:
             self._is_used = True  # said once

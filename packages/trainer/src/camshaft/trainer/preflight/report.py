@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from camshaft.callbacks.monitors.throughput import ComputeFormat, peak_flops
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.trainer.preflight.graphs import CompiledPart
 from camshaft.trainer.preflight.measurement import Collective
 from camshaft.trainer.preflight.world import HostRead
 
@@ -84,6 +85,7 @@ class Report:
         checkpoint: Bytes of this rank's part, of the plain part, and of the whole.
         num_files: The number of files of a checkpoint.
         data: Samples, batches per epoch and rank, by stage.
+        graphs: Graphs and graph breaks of the modules that are compiled.
         warnings: What only shows at this size.
         not_run: What could not be run on fake tensors, and why.
     """
@@ -100,6 +102,7 @@ class Report:
     checkpoint: dict[str, int] = field(factory=dict)
     num_files: int = 0
     data: dict[str, dict[str, Any]] = field(factory=dict)
+    graphs: list[CompiledPart] = field(factory=list)
     warnings: list[str] = field(factory=list)
     not_run: list[str] = field(factory=list)
 
@@ -165,7 +168,7 @@ class Report:
             parts.append(self._collective_lines())
         if self.flops:
             parts.append(self._flops_lines())
-        parts += [self._read_lines(), self._checkpoint_lines(), self._data_lines()]
+        parts += [self._read_lines(), self._graph_lines(), self._checkpoint_lines(), self._data_lines()]
         parts += [[title, *(f"  - {line}" for line in lines)] for title, lines in self._lists() if lines]
         return [part for part in parts if part]
 
@@ -208,14 +211,20 @@ class Report:
             return []
         lines = ["host reads, each of which waits for the device" if self.reads else "host reads: none"]
         for phase, read, count in self.reads:
-            path = os.path.relpath(read.file) if read.file.startswith(os.getcwd()) else _short(read.file)
             hook = f" in `{read.hook}`" if read.hook else ""
-            lines.append(f"  {phase}: {count} x {read.operation}{hook}, {path}:{read.line}: {read.code}")
+            lines.append(f"  {phase}: {count} x {read.operation}{hook}, {_short(read.file)}:{read.line}: {read.code}")
         if self.reads:
             lines.append(
                 "  Keep values on the device: `self.log` takes tensors, sums may be of `loss.detach()`, and "
                 "`torch.where` takes the place of a condition. After a read 1 (or False) stood for the value."
             )
+        return lines
+
+    def _graph_lines(self) -> list[str]:
+        lines = ["graphs of what is compiled"] if self.graphs else []
+        for part in self.graphs:
+            lines.append(f"  {part.name or 'the model'}: {part.num_graphs} graph(s), {len(part.breaks)} break(s)")
+            lines += [f"    {_short(one.file)}:{one.line}: {one.code} ({one.reason})" for one in part.breaks]
         return lines
 
     def _checkpoint_lines(self) -> list[str]:
@@ -241,6 +250,8 @@ def _size(num_bytes: int) -> str:
 
 
 def _short(path: str) -> str:
+    if path.startswith(os.getcwd()):
+        return os.path.relpath(path)
     return re.sub(r".*/(?:site-packages|src)/", "", path)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.hooks_core import Callback
@@ -23,6 +24,7 @@ from camshaft.loops.metrics import EpochEndReduction
 from camshaft.strategies import ParallelStrategy, TorchStrategy
 from camshaft.trainer.checkpoints import checkpoint_of
 from camshaft.trainer.configuration import choose_strategy
+from camshaft.trainer.preflight.graphs import Calls
 from camshaft.trainer.preflight.measurement import Measurement, checkpoint_sizes
 from camshaft.trainer.preflight.report import Report, device_of
 from camshaft.trainer.preflight.world import convert, on_fake_device, simulated_world
@@ -69,7 +71,18 @@ def preflight(
             sizes = {}
         finally:
             logger.disabled = was_disabled
-        return _report(of_world, of_device, measured, probe, sizes, devices_per_node)
+        report = _report(of_world, of_device, measured, probe, sizes, devices_per_node)
+        return report if probe.compilation is None else _with_graphs(report, model, of_world.strategy, probe)
+
+
+def _with_graphs(report: Report, model: Any, strategy: Any, probe: Probe) -> Report:
+    """Return a report with the graphs of what is compiled, of a copy of the model that is whole."""
+    device, precision = probe.measured.device, strategy.precision
+    with device, device.on():
+        module = device.copy_of(model) if isinstance(model, nn.Module) else model()
+        precision.convert_module(module)
+    graphs, failures = probe.calls.trace(module, device, precision.wrap_step)
+    return attrs.evolve(report, graphs=graphs, not_run=[*report.not_run, *failures])
 
 
 class Probe(Callback):
@@ -78,12 +91,14 @@ class Probe(Callback):
     Args:
         measured: The measurement.
         num_batches: The number of batches of an update.
+        compilation: The compilation that the trainer's strategy does; None without.
     """
 
     only_observes = True
 
-    def __init__(self, measured: Measurement, num_batches: int) -> None:
-        self.measured, self.num_batches = measured, num_batches
+    def __init__(self, measured: Measurement, num_batches: int, compilation: Any) -> None:
+        self.measured, self.num_batches, self.compilation = measured, num_batches, compilation
+        self.calls = Calls()
         self.notes: list[str] = []
         self.loaders: dict[str, Any] = {"train_dataloader": None, "val_dataloader": None}
         self.between: dict[str, int] = {}
@@ -116,6 +131,10 @@ class Probe(Callback):
         self.num_parameters = sum(parameter.numel() for parameter in module.parameters())
         self.num_padded = sum(_is_padded(parameter) for parameter in module.parameters())
         self.measured.collectives.name_dimensions(getattr(trainer.strategy, "device_mesh", None))
+        if self.compilation is not None:
+            blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
+            is_sharded = isinstance(module, FSDPModule)
+            self.calls.watch(module, self.compilation.parts(module, blocks if is_sharded else None))
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """Begin an update; the last one is what counts."""
@@ -127,6 +146,7 @@ class Probe(Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the update."""
+        self.calls.close()
         if (batch_idx + 1) % self.num_batches == 0:
             self.measured.begin("end")
 
@@ -160,7 +180,7 @@ def _made_anew(trainer: Any, measured: Measurement, folder: str) -> Any:
     """Return a trainer of the same arguments for the simulated world, which writes nothing and makes some updates."""
     kwargs = trainer.given_arguments
     num_batches = trainer.accumulate_grad_batches
-    probe = Probe(measured, num_batches)
+    probe = Probe(measured, num_batches, getattr(trainer.strategy, "compilation", None))
     strategy = kwargs.get("strategy", "auto")
     if isinstance(strategy, str):
         chosen = {"accelerator": "cpu", "devices": "auto", "num_nodes": 1, "precision": kwargs.get("precision")}
@@ -178,7 +198,7 @@ def _made_anew(trainer: Any, measured: Measurement, folder: str) -> Any:
     if kwargs.get("sync_batchnorm"):
         probe.notes.append("`sync_batchnorm`, which torch has on GPUs alone: its collectives are not counted.")
     if getattr(trainer.strategy, "compile", False):
-        probe.notes.append("`compile`: the model ran as it is; graphs, memory and reads may differ.")
+        probe.notes.append("`compile`: the model ran as it is; memory and reads may differ.")
     dropped = {"accelerator", "devices", "num_nodes", "barebones", "report", "sync_batchnorm", "compile"}
     dropped |= {"profiler", "deterministic", "benchmark", "detect_anomaly"}  # their callbacks are among those
     return type(trainer)(**{name: kwargs[name] for name in kwargs if name not in dropped} | changed)
