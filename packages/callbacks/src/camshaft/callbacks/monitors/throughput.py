@@ -182,6 +182,7 @@ ComputeFormat = torch.dtype | Literal["tf32"]
 """Format of matrix products on a device: a dtype, or "tf32" for float32 tensors in TensorFloat-32."""
 
 FORMATS: tuple[ComputeFormat, ...] = (torch.float64, torch.float32, "tf32", torch.float16, torch.bfloat16)
+"""The formats of the columns of `PEAK_TERAFLOPS`."""
 
 PEAK_TERAFLOPS: dict[str, tuple[float | None, ...]] = {
     # NVIDIA HGX B200 data sheet (nvidia.com/en-us/data-center/hgx/), an eighth of the board's

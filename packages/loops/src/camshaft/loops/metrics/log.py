@@ -36,6 +36,9 @@ def not_compiled(function: _Function) -> _Function:
 
     So does `torch.compiler.disable`, but that imports Dynamo, which takes a second, and wraps each call. This only
     marks the function's code: calls cost nothing.
+
+    Returns:
+        The function, marked.
     """
     marks = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": "it belongs to the trainer, not to the model"}
     try:
