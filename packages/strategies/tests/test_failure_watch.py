@@ -217,9 +217,9 @@ import sys, time
 from datetime import timedelta
 import torch, torch.distributed as dist
 from camshaft.strategies import ParallelStrategy
-strategy = ParallelStrategy(accelerator="cpu", devices=3, timeout=6)
+strategy = ParallelStrategy(accelerator="cpu", devices=3, timeout=20)
 strategy.connect()
-pair = dist.new_group([0, 2], timeout=timedelta(seconds=6))
+pair = dist.new_group([0, 2], timeout=timedelta(seconds=20))
 def exchange(group):
     dist.all_reduce(torch.ones(2), group=group)
 exchange(None)
