@@ -27,7 +27,8 @@ class Machines:
             path.mkdir(parents=True, exist_ok=True)
 
     def run(self, kind: str, verb: str, launcher: Any = "torchrun") -> Outcome:
-        options = ["--max-restarts=1"] if verb == "kill" else []
+        # more than one: agents that restart at different moments may meet addresses of the ranks before
+        options = ["--max-restarts=3"] if verb == "kill" else []
         args = [kind, self.place, verb]
         return run_ranks(SCRIPT, 2, launcher=launcher, args=args, options=options, disks=(self.place, self.disks))
 
@@ -51,7 +52,7 @@ def assert_ended(outcome: Outcome, weights: torch.Tensor, *, num_updates: int = 
 def test_a_killed_rank_on_the_second_machine_restarts_both(straight: dict[str, torch.Tensor], tmp_path: Path) -> None:
     outcome = Machines(tmp_path, is_shared=True).run("sharded", "kill")
     assert_ended(outcome, straight["sharded"])
-    assert [reports[0][2] for reports in outcome.reports][1] == 1
+    assert [reports[0][2] for reports in outcome.reports][1] >= 1
     assert "fit resumes from this job's newest checkpoint" in outcome.output
 
 
