@@ -29,7 +29,7 @@ from camshaft.loops.fit.limits import Agreement, seconds_between_rounds
 from camshaft.loops.state.progress import FitProgress
 from camshaft.strategies import ParallelStrategy
 from framework_overhead.measurement import quartiles
-from framework_overhead.report import circumstances, circumstances_lines, text_table
+from framework_overhead.report import circumstances, publish
 
 SECONDS = 0.1
 NUM_WARMUP = 20
@@ -114,9 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         values = {str(number): run(number, options.steps, Path(folder)) for number in options.ranks}
     report = {"conditions": before | {"num_timed_steps": options.steps}, "values": values}
-    print("\n".join([*circumstances_lines(report["conditions"]), "", *text_table(table_rows(report))]))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    publish(report, table_rows(report), options.json)
     return 0
 
 

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -28,6 +27,7 @@ from framework_overhead.report import (
     number,
     signed,
     text_table,
+    write_values,
 )
 from framework_overhead.workload import use_one_thread
 from stock_callbacks.pairs import Cost, has_equivalent, measure_round, title_of
@@ -193,8 +193,7 @@ def main(arguments: list[str]) -> int:
     ]
     table = (markdown_table if options.markdown else text_table)(table_rows(report))
     print("\n".join([*(f"- {line}" if options.markdown else line for line in header), "", *table]))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_values(report, options.json)
     return 0
 
 

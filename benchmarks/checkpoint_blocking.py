@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from framework_overhead.measurement import quartiles
-from framework_overhead.report import circumstances, circumstances_lines, markdown_table, text_table
+from framework_overhead.report import circumstances, circumstances_lines, markdown_table, text_table, write_values
 
 NUM_LAYERS, WIDTH = 12, 2044
 AIM_MS = 65.0
@@ -280,8 +280,7 @@ def main(arguments: list[str]) -> int:
         results = collect(options.ways, options.saves, options.rounds, Path(folder))
         report = {"conditions": before, "values": results}
         print(render(report, _conditions(report["conditions"], Path(folder)), options.markdown))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_values(report, options.json)
     return 0
 
 

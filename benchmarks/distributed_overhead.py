@@ -22,7 +22,7 @@ import torch
 
 from distributed_training.contenders import CONTENDERS, Train
 from framework_overhead.measurement import Comparison, quartiles, require_same_work, without_collector
-from framework_overhead.report import circumstances, circumstances_lines, text_table, timing_rows
+from framework_overhead.report import circumstances, circumstances_lines, text_table, timing_rows, write_values
 from framework_overhead.timed_loaders import StepTimes
 from framework_overhead.workload import build_batches, use_one_thread
 
@@ -139,8 +139,7 @@ def main(arguments: list[str]) -> int:
         values = json.loads(path.read_text())
     report = as_json(before, values, options)
     print(render(report))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_values(report, options.json)
     return 0
 
 

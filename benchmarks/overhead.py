@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import warnings
@@ -17,7 +16,7 @@ from pathlib import Path
 from framework_overhead.frameworks import BY_HAND, FRAMEWORK_NAMES, Framework, load_framework
 from framework_overhead.measurement import RunLength
 from framework_overhead.recurrent import NUM_SPLITS
-from framework_overhead.report import Conditions, Results, as_json, circumstances, render
+from framework_overhead.report import Conditions, Results, as_json, circumstances, render, write_values
 from framework_overhead.scenarios import SCENARIOS
 from framework_overhead.workload import ACCUMULATED_BATCHES, LOG_EVERY_N_STEPS, use_one_thread
 
@@ -88,8 +87,7 @@ def main(arguments: list[str]) -> int:
     conditions = Conditions(before, frameworks, skipped, options.rounds, length)
     report = as_json(conditions, scenarios, results)
     print(render(report, options.markdown))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_values(report, options.json)
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import pickle
 import resource
 import sys
@@ -34,7 +33,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
 
 from camshaft.strategies.checkpoints.sharded import KeptPlan, _plain_index, _Planner
-from framework_overhead.report import circumstances, circumstances_lines, markdown_table, text_table
+from framework_overhead.report import circumstances, publish
 
 NUM_TENSORS, ROWS, COLUMNS = 1000, 4, 8
 AIM_SECONDS = 2.0
@@ -121,13 +120,9 @@ def main(arguments: list[str]) -> int:
     report: dict[str, Any] = {"conditions": circumstances(), "values": {}}
     for number in options.ranks:
         report["values"][str(number)] = measure(number, with_first=number <= options.most)
-    rows = table_rows(report)
-    lines = markdown_table(rows) if options.markdown else text_table(rows)
     gibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     aim = f"Aim: the plan of a second save takes at most {AIM_SECONDS} s. Most memory: {gibibytes:.1f} GiB."
-    print("\n".join([*circumstances_lines(report["conditions"]), "", *lines, "", aim]))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    publish(report, table_rows(report), options.json, markdown=options.markdown, aim=aim)
     return 0
 
 

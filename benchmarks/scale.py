@@ -18,7 +18,6 @@ states          bytes that each rank gets in a save, of the states that ranks ha
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import pickle
 import sys
@@ -43,7 +42,7 @@ from camshaft.strategies.launch import peers
 from camshaft.strategies.launch.failures import FailureWatch
 from camshaft.trainer import Trainer, TrainingModule
 from camshaft.trainer.preflight import simulated_world
-from framework_overhead.report import circumstances, circumstances_lines, text_table
+from framework_overhead.report import circumstances, publish
 
 NUM_RANKS = (8, 64, 256, 1024)
 NUM_TENSORS, NUM_LAYERS, NUM_LOOKS = 100, 20, 50
@@ -163,9 +162,7 @@ def main(arguments: Sequence[str]) -> int:
     before = circumstances()
     measure(options.ranks[0])  # what is imported or compiled once
     report = {"conditions": before, "values": {str(number): measure(number) for number in options.ranks}}
-    print("\n".join([*circumstances_lines(report["conditions"]), "", *text_table(table_rows(report))]))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    publish(report, table_rows(report), options.json)
     return 0
 
 

@@ -31,7 +31,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from camshaft.strategies import ShardedStrategy
-from framework_overhead.report import circumstances, circumstances_lines, markdown_table, text_table
+from framework_overhead.report import circumstances, publish
 
 NUM_TENSORS, SHAPE = 1000, (256, 128)
 AIM_RATIO = 1.2
@@ -126,12 +126,8 @@ def main(arguments: list[str]) -> int:
             own = ["--measure", str(answer), "--folder", folder, "--rounds", str(options.rounds)]
             subprocess.run([sys.executable, *launch, *own], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
             report["values"][str(num_ranks)] = json.loads(answer.read_text())
-    rows = table_rows(report)
-    lines = markdown_table(rows) if options.markdown else text_table(rows)
     aim = f"Aim: loading at most {AIM_RATIO} times as long as DCP."
-    print("\n".join([*circumstances_lines(report["conditions"]), "", *lines, "", aim]))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    publish(report, table_rows(report), options.json, markdown=options.markdown, aim=aim)
     return 0
 
 

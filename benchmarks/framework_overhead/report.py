@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -84,6 +85,29 @@ def circumstances_lines(facts: Mapping[str, Any]) -> list[str]:
         f"python {facts['python']}, torch {facts['torch']}; {facts['cpu']}, {facts['num_cores']} cores, "
         f"load before the benchmark {'unknown' if facts['load_before'] is None else facts['load_before']}",
     ]
+
+
+def publish(
+    report: Mapping[str, Any], rows: list[list[str]], file: Path | None, *, markdown: bool = False, aim: str = ""
+) -> None:
+    """Print where a report's figures were measured, their table and the aim, and write every single value to a file.
+
+    Args:
+        report: "conditions", as of `circumstances`, and values.
+        rows: the table.
+        file: the file for the report as JSON; None for none.
+        markdown: whether the table is markdown instead of aligned text.
+        aim: a sentence below the table.
+    """
+    table = (markdown_table if markdown else text_table)(rows)
+    print("\n".join([*circumstances_lines(report["conditions"]), "", *table, *(["", aim] if aim else [])]))
+    write_values(report, file)
+
+
+def write_values(report: Mapping[str, Any], file: Path | None) -> None:
+    """Write a report to a file as JSON, if there is one."""
+    if file is not None:
+        file.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def condition_lines(facts: Mapping[str, Any]) -> list[str]:
