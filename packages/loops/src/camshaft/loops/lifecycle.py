@@ -10,7 +10,7 @@ import torch
 
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.protocols import check_strategy
-from camshaft.hooks_core.support.messages import describe
+from camshaft.hooks_core.support.messages import describe, note_position
 from camshaft.hooks_core.support.processes import OrderlyExit, make_forks_safe, track_run
 from camshaft.loops.evaluation.loops import ModuleModes
 from camshaft.loops.fit.resume import restore_receivers
@@ -161,9 +161,8 @@ class TeardownContext:
             raise
 
     def _report(self, error: BaseException) -> None:
-        is_within_batch = self._run.stage is not None and self._run.batch_idx is not None
-        if is_within_batch and not any(note.startswith("Raised ") for note in getattr(error, "__notes__", ())):
-            error.add_note(f"Raised in {self._run.position()}.")  # as in the backward pass
+        if self._run.stage is not None and self._run.batch_idx is not None:
+            note_position(error, self._run.position())  # outside of hooks, as in the backward pass
         self._run.strategy.note_failure(error)
         self._run.forget_saves()
         torch.set_grad_enabled(self._grad_enabled)

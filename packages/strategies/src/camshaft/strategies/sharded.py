@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.support.optimizer_step import replace_step
 from camshaft.strategies.checks import arguments_in, require
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 from camshaft.strategies.sharding.accumulation import Accumulation, GradientWindow, groups_of
@@ -149,7 +150,7 @@ class ShardedStrategy(ParallelStrategy):
         self._num_optimizers = 0
         self._replaced: list[tuple[weakref.ref[Tensor], str]] = []
         self._broadcast_versions: dict[int, tuple[Tensor, int]] = {}
-        self._handles: list[Any] = []
+        self._restores: list[Callable[[], None]] = []
 
     @property
     def data_rank(self) -> int:
@@ -233,9 +234,9 @@ class ShardedStrategy(ParallelStrategy):
             check_parameters(optimizers, self._steps.module, self._replaced)
             refresh = self._steps.refresh
             for optimizer in optimizers:
-                self._handles.append(optimizer.register_step_post_hook(lambda *_: refresh()))
+                self._restores.append(optimizer.register_step_post_hook(lambda *_: refresh()).remove)
                 if self._window is not None:
-                    self._handles.append(_ZeroGrad(optimizer, self._window))
+                    self._restores.append(replace_step(optimizer, partial(_dropping, self._window), "zero_grad"))
             self._num_optimizers += len(optimizers)
         return super().setup_optimizers(optimizers)
 
@@ -333,9 +334,9 @@ class ShardedStrategy(ParallelStrategy):
 
     def teardown(self) -> None:
         """Restore the optimizers; the module stays sharded. Not collective."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for restore in self._restores:
+            restore()
+        self._restores.clear()
         self._num_optimizers = 0
         if self._window is not None:
             self._window.close()
@@ -384,23 +385,14 @@ class ShardedStrategy(ParallelStrategy):
         return bool(self.reduce(found.to(self.device), "max"))
 
 
-class _ZeroGrad:
-    """An optimizer's `zero_grad` that also drops what is held for the end of an accumulation window, until `remove`."""
+def _dropping(window: GradientWindow, zero_grad: Callable[..., None]) -> Callable[..., None]:
+    """Return an optimizer's `zero_grad` that also drops what is held for the end of an accumulation window."""
 
-    def __init__(self, optimizer: Optimizer, window: GradientWindow) -> None:
-        self._optimizer, self._window = optimizer, window
-        self._original, self._was_replaced = optimizer.zero_grad, "zero_grad" in vars(optimizer)
-        vars(optimizer)["zero_grad"] = self
+    def run(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        window.drop(parameter for group in optimizer.param_groups for parameter in group["params"])
+        zero_grad(*args, **kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self._window.drop(parameter for group in self._optimizer.param_groups for parameter in group["params"])
-        self._original(*args, **kwargs)
-
-    def remove(self) -> None:
-        if vars(self._optimizer).get("zero_grad") is self:
-            del vars(self._optimizer)["zero_grad"]
-            if self._was_replaced:
-                vars(self._optimizer)["zero_grad"] = self._original
+    return run
 
 
 T = TypeVar("T")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from camshaft.callbacks.arguments import usable_path
 from camshaft.hooks_core import Hooks
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.support.messages import must_be, warn_user
-from camshaft.hooks_core.support.remote_files import absolute, join
+from camshaft.hooks_core.support.remote_files import absolute, join, replace_file
 from camshaft.loops import (
     EvaluationLoop,
     FitLimits,
@@ -452,7 +451,7 @@ class Trainer:
             devices_per_node: The number of devices of a machine.
             device: The kind of device, whose memory and speed count; one of `camshaft.trainer.preflight.DEVICES`.
             verbose: If true, the report is printed.
-            json: A file for the report as JSON; None for none.
+            json: A file for the report as JSON, or its URL; None for none.
 
         Returns:
             The report. `str()` is the page, `as_json()` and `as_dict()` give its values.
@@ -469,7 +468,8 @@ class Trainer:
         if verbose:
             print(report)
         if json is not None:
-            Path(json).write_text(report.as_json(), encoding="utf-8")
+            with replace_file(usable_path("json", json, "preflight")) as fresh:
+                fresh.write_text(report.as_json(), encoding="utf-8")
         return report
 
     # saving and stopping

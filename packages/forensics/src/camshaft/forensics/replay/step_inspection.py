@@ -169,7 +169,7 @@ class StepInspection:
     parameters: dict[str, ParameterStatistics] = attrs.field(factory=dict)
     origins: list[NonFinite] = attrs.field(factory=list)
     _masks: list[NonFinite] = attrs.field(factory=list, init=False)
-    """What would be an origin if it were no mask."""
+    """Tensors that would be origins if they were no masks."""
 
     @property
     def first_non_finite(self) -> NonFinite | None:

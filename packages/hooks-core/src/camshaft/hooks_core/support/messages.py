@@ -64,6 +64,12 @@ def add_note(error: BaseException, receiver: object, hook: str, position: str) -
     error.add_note(f"{_MARK}`{hook}` of {receiver_name(receiver)}{where}.")
 
 
+def note_position(error: BaseException, position: str) -> None:
+    """Note on an error where the run was, unless a note says where it was raised."""
+    if not any(note.startswith("Raised ") for note in getattr(error, "__notes__", ())):
+        error.add_note(f"Raised in {position}.")
+
+
 @contextmanager
 def note_errors(receiver: object, hook: str, position: Callable[[], str]) -> Iterator[None]:
     """Add the note to any error raised inside, for calls that do not go through `Hooks`.

@@ -52,31 +52,32 @@ def steps_with_closure(optimizer: Optimizer) -> bool:
 
 
 def replace_step(
-    optimizer: Optimizer, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+    optimizer: Optimizer, around: Callable[[Callable[..., Any]], Callable[..., Any]], name: str = "step"
 ) -> Callable[[], None]:
-    """Replace an optimizer's step by one of the same name and signature.
+    """Replace an optimizer's step, or another method, by one of the same name and signature.
 
     Args:
         optimizer: The optimizer.
-        around: Gets the step that is replaced, and returns a function that gets the optimizer and the arguments.
+        around: Gets the method that is replaced, and returns a function that gets the optimizer and the arguments.
+        name: The name of the method.
 
     Returns:
-        A function that restores the optimizer's step; it does nothing where the new one was replaced since.
+        A function that restores the optimizer's method; it does nothing where the new one was replaced since.
     """
-    original, was_replaced = optimizer.step, "step" in vars(optimizer)  # as a learning-rate scheduler does
+    original, was_replaced = getattr(optimizer, name), name in vars(optimizer)  # as a learning-rate scheduler does
     # Schedulers wrap the function of a bound method, and mark what they wrapped by an attribute.
     step = wraps(getattr(original, "__func__", original))(around(original))
     step.__signature__ = _with_self(original)  # type: ignore[attr-defined]
     replacement = MethodType(step, optimizer)
-    vars(optimizer)["step"] = replacement  # a wrapper may set attributes on what it wraps
+    vars(optimizer)[name] = replacement  # a wrapper may set attributes on what it wraps
 
     def restore() -> None:
-        if vars(optimizer).get("step") is not replacement:
+        if vars(optimizer).get(name) is not replacement:
             return
         if was_replaced:
-            optimizer.step = original  # type: ignore[method-assign]
+            vars(optimizer)[name] = original
         else:
-            del optimizer.step
+            del vars(optimizer)[name]
 
     return restore
 

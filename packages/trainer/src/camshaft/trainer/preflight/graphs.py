@@ -128,9 +128,10 @@ def _trace(
     def call(*args: Any, **kwargs: Any) -> Any:  # a frame that Dynamo takes, unlike those of torch's own modules
         return part(*args, **kwargs)
 
-    torch._dynamo.reset()
-    wrap(torch.compile(call, backend=backend))(*args, **kwargs)
-    torch._dynamo.reset()
+    try:
+        wrap(torch.compile(call, backend=backend))(*args, **kwargs)
+    finally:
+        torch._dynamo.reset()  # the code of `call` is that of all parts
     breaks = list[GraphBreak]()
     for reason in reasons:
         if reason.graph_break:

@@ -50,7 +50,7 @@ class _Modules:
 
     @property
     def is_bw(self) -> bool:
-        """Whether backward runs."""
+        """Return whether backward runs."""
         return torch._C._current_graph_task_id() != -1
 
     def register_user_hooks(self, before: Any, after: Any, *of_backward: Any) -> None:

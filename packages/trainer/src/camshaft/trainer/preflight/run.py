@@ -39,13 +39,13 @@ _PRECISION_FORMATS: dict[str, Any] = {"bf16": torch.bfloat16, "16": torch.float1
 def preflight(
     trainer: Any,
     model: nn.Module | Callable[[], nn.Module],
-    train_dataloaders: Any = None,
-    val_dataloaders: Any = None,
-    datamodule: Any = None,
+    train_dataloaders: Any,
+    val_dataloaders: Any,
+    datamodule: Any,
     *,
-    world_size: int = 1,
-    devices_per_node: int = 8,
-    device: str = "h100",
+    world_size: int,
+    devices_per_node: int,
+    device: str,
 ) -> Report:
     """Run some updates, a validation and a save on fake tensors, as one rank of many; see `Trainer.preflight`."""
     of_device = device_of(device)
@@ -60,7 +60,7 @@ def preflight(
             with measured.running(), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*(FSDP|fake|Fake).*")
                 with measured.device.on():
-                    module = measured.device.copy_of(model) if isinstance(model, nn.Module) else model()
+                    module = measured.device.module_of(model)
                 probe.loaders |= {"train_dataloader": train_dataloaders, "val_dataloader": val_dataloaders}
                 of_world.fit(module, train_dataloaders, val_dataloaders, datamodule)
                 measured.begin("save")
@@ -79,7 +79,7 @@ def _with_graphs(report: Report, model: Any, strategy: Any, probe: Probe) -> Rep
     """Return a report with the graphs of what is compiled, of a copy of the model that is whole."""
     device, precision = probe.measured.device, strategy.precision
     with device, device.on():
-        module = device.copy_of(model) if isinstance(model, nn.Module) else model()
+        module = device.module_of(model)
         precision.convert_module(module)
     graphs, failures = probe.calls.trace(module, device, precision.wrap_step)
     return attrs.evolve(report, graphs=graphs, not_run=[*report.not_run, *failures])

@@ -54,8 +54,8 @@ def simulated_world(world_size: int, devices_per_node: int = 8) -> Iterator[None
     """
     import_module("torch.testing._internal.distributed.fake_pg")  # registers the backend
 
-    for name, value, least in (("world_size", world_size, 1), ("devices_per_node", devices_per_node, 1)):
-        if type(value) is not int or value < least:
+    for name, value in (("world_size", world_size), ("devices_per_node", devices_per_node)):
+        if type(value) is not int or value < 1:
             raise ValueError(must_be(name, "a positive int", value, _WHERE, "Pass such a number."))
     if dist.is_initialized():
         found = (dist.get_backend(), dist.get_rank(), dist.get_world_size())
@@ -65,11 +65,8 @@ def simulated_world(world_size: int, devices_per_node: int = 8) -> Iterator[None
         yield
         return
     num_local = min(devices_per_node, world_size)
-    variables = {
-        "LOCAL_RANK": 0,
-        "LOCAL_WORLD_SIZE": num_local,
-        "GROUP_WORLD_SIZE": -(-world_size // num_local),
-    }
+    num_nodes = -(-world_size // num_local)
+    variables = {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": num_local, "GROUP_WORLD_SIZE": num_nodes}
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update({name: str(value) for name, value in variables.items()})
     dist.init_process_group("fake", rank=0, world_size=world_size, store=dist.HashStore())  # type: ignore[attr-defined]
@@ -179,6 +176,10 @@ class FakeDevice(FakeTensorMode):  # type: ignore[no-untyped-call]
             lambda one: isinstance(one, Tensor),
             lambda one: one if isinstance(one, FakeTensor) else self.from_tensor(one),
         )
+
+    def module_of(self, model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+        """Return a fake copy of a module, or what a function makes."""
+        return self.copy_of(model) if isinstance(model, nn.Module) else model()
 
     def copy_of(self, module: nn.Module) -> nn.Module:
         """Return a copy of a module whose parameters and buffers are fake; the module stays as it is."""
