@@ -10,9 +10,9 @@ from camshaft.hooks_core.support.messages import must_be
 
 def arguments_in(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a constructor by name, from its `locals()`."""
-    own = {name: value for name, value in values.items() if name not in ("self", "__class__", "parallel")}
-    own.update(values.get("parallel", {}))
-    return own
+    collected = ("parallel", "common")  # by two asterisks
+    own = {name: value for name, value in values.items() if name not in ("self", "__class__", *collected)}
+    return own | {name: value for each in collected for name, value in values.get(each, {}).items()}
 
 
 def require(

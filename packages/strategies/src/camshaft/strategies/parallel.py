@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from math import inf
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 import torch.distributed as dist
@@ -27,27 +27,22 @@ from camshaft.strategies.launch.process_group import (
     join_process_group,
 )
 from camshaft.strategies.launch.rank_zero import rank_zero_only_code
-from camshaft.strategies.precision import Precision
-from camshaft.strategies.torch_strategy import TorchStrategy
+from camshaft.strategies.torch_strategy import TorchArguments, TorchStrategy
 
 T = TypeVar("T")
 
 _SETUP = "setup_module"
 
 
-class ParallelArguments(TypedDict, total=False):
+class ParallelArguments(TorchArguments, total=False):
     """The arguments of `ParallelStrategy`, which its subclasses take too."""
 
     accelerator: str
     devices: int | str | Sequence[int]
     num_nodes: int
-    precision: str | int | Precision
     backend: str | None
     timeout: timedelta | float
     max_restarts: int
-    save_asynchronously: bool
-    compile: bool | Mapping[str, Any]
-    copy_stream: bool
 
 
 class ParallelStrategy(TorchStrategy):
@@ -67,16 +62,13 @@ class ParallelStrategy(TorchStrategy):
             indexes. -1 means all devices. "auto" is the number of processes that the launcher started; without a
             launcher, all devices of the accelerator or one CPU.
         num_nodes: The number of machines; 1 means the launcher's number.
-        precision: The number format; see `camshaft.strategies.precision.choose_precision`.
         backend: The backend of the process group; the default is gloo for the CPU, and torch's for the accelerator
             (NCCL for CUDA) with gloo beside it. A group that is initialised already keeps its backend.
         timeout: The time that a collective waits for other ranks, and within which one failed rank ends all: a
             `timedelta`, or seconds. Collectives of a group that is initialised already keep their timeout.
         max_restarts: The maximum number of restarts of all processes by the elastic agent after a failure. Under
             torchrun, it must equal torchrun's.
-        save_asynchronously: Whether checkpoints are written in the background, while training continues.
-        compile: As for `TorchStrategy`.
-        copy_stream: Whether batches are copied on a stream of their own; see `TorchStrategy`.
+        **common: As for `TorchStrategy`: `precision`, `save_asynchronously`, `compile` and `copy_stream`.
 
     Attributes:
         num_nodes: The number of machines.
@@ -95,13 +87,10 @@ class ParallelStrategy(TorchStrategy):
         accelerator: str = "auto",
         devices: int | str | Sequence[int] = "auto",
         num_nodes: int = 1,
-        precision: str | int | Precision = "32-true",
         backend: str | None = None,
         timeout: timedelta | float = timedelta(minutes=10),
         max_restarts: int = 0,
-        save_asynchronously: bool = False,
-        compile: bool | Mapping[str, Any] = False,
-        copy_stream: bool = False,
+        **common: Unpack[TorchArguments],
     ) -> None:
         where = type(self).__qualname__
         self._environment = find_process_environment()
@@ -110,13 +99,7 @@ class ParallelStrategy(TorchStrategy):
         self._is_launcher = needs_launch(self._environment, self._placement.world_size, max_restarts, where)
         self.global_rank, self.world_size = self._environment.global_rank, self._placement.world_size
         self.local_rank, self.num_nodes = self._placement.local_rank, self._placement.num_nodes
-        super().__init__(
-            self._placement.device,
-            precision=precision,
-            save_asynchronously=save_asynchronously,
-            compile=compile,
-            copy_stream=copy_stream,
-        )
+        super().__init__(self._placement.device, **common)
         self._timeout = _to_timedelta(timeout, where)
         self._backend = default_backend(self.device) if backend is None else check_backend(backend, self.device, where)
         self._group: JoinedGroup | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,15 @@ from camshaft.strategies.precision import Precision, choose_precision
 
 if TYPE_CHECKING:
     from camshaft.strategies.compilation import Compilation
+
+
+class TorchArguments(TypedDict, total=False):
+    """The arguments of `TorchStrategy` beside the device, which its subclasses take too."""
+
+    precision: str | int | Precision
+    save_asynchronously: bool
+    compile: bool | Mapping[str, Any]
+    copy_stream: bool
 
 
 class TorchStrategy(StrategyDefaults, StrategyHooks):
