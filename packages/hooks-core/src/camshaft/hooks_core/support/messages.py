@@ -65,7 +65,12 @@ def add_note(error: BaseException, receiver: object, hook: str, position: str) -
 
 
 def note_position(error: BaseException, position: str) -> None:
-    """Note on an error where the run was, unless a note says where it was raised."""
+    """Note on an error where the run was, unless a note says where it was raised.
+
+    Args:
+        error: The error.
+        position: Where the run was, such as "epoch 0, batch 2".
+    """
     if not any(note.startswith("Raised ") for note in getattr(error, "__notes__", ())):
         error.add_note(f"Raised in {position}.")
 
