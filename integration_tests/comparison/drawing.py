@@ -148,8 +148,6 @@ def _checked(configuration: Configuration, differences: Sequence[Difference] = D
         configuration = attrs.evolve(configuration, shuffle=False, dropout=0.0, samplers_know_epoch=False)
     if configuration.monitoring_first:  # its place decides what it finds
         configuration = attrs.evolve(configuration, callback_logs=False)
-    if configuration.stops_in in ("setup", "on_fit_start"):  # Lightning's sanity check tells it the epoch
-        configuration = attrs.evolve(configuration, samplers_know_epoch=False)
     if configuration.is_stream:
         configuration = attrs.evolve(configuration, loaders="torch", samplers_know_epoch=False)
     if configuration.loaders != "torch":

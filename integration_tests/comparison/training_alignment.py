@@ -252,13 +252,15 @@ def iterations_of_loaders(theirs: Recording, own: Recording, configuration: Conf
 
 
 def sanity_check_without_training(theirs: Recording, own: Recording, configuration: Configuration) -> None:
-    """Forget theirs."""
-    theirs.calls = [
-        call
-        for verb in in_verbs(theirs.calls)
-        for call in verb
-        if any(one.hook == "on_train_start" for one in verb) or not call.seen.get("sanity")
-    ]
+    """Forget theirs, and what it did to the loaders."""
+    calls = []
+    for verb, there, here in zip(in_verbs(theirs.calls), theirs.loading, own.loading, strict=True):
+        if not any(call.hook == "on_train_start" for call in verb):
+            if any(call.seen.get("sanity") for call in verb):
+                there.update({"iterations": here["iterations"], "epochs": here["epochs"]})
+            verb = [call for call in verb if not call.seen.get("sanity")]
+        calls += verb
+    theirs.calls = calls
 
 
 def gradients_enabled_after_a_closure(theirs: Recording, own: Recording, configuration: Configuration) -> None:

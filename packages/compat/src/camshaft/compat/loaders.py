@@ -188,7 +188,6 @@ class LightningFitData(FitData):
         is_resumed = run.checkpoint is not None
         if epoch == 0 and is_read and not is_resumed:
             self._begin_in_vain()
-            self.set_epoch()
             self.batches.begin()
         elif not is_resumed:
             self._draw_begin()
