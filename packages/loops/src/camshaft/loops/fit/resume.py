@@ -9,11 +9,12 @@ other formats on the way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
@@ -29,6 +30,7 @@ from camshaft.loops.state.random_state import derived_random_state, restore_rand
 from camshaft.loops.state.run import Run
 
 _OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
+_NO_SETTINGS = ("params", "param_names", "initial_lr", "base_lrs", "_last_lr")  # or follow from others
 
 
 def restore_receivers(run: Run, checkpoint: dict[str, Any]) -> None:
@@ -158,8 +160,8 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
     """Restore optimizers, schedulers and strategy. Collective.
 
     Raises:
-        ValueError: If the checkpoint holds other optimizers or schedulers than the module has, or optimizers of other
-            classes with other settings.
+        ValueError: If the checkpoint holds another number of optimizers or schedulers than the module has, or ones of
+            other classes with other settings.
     """
     checkpoint = run.checkpoint_adapter.training(checkpoint, run)
     optimizers, optimizer_states = configured.optimizers, checkpoint["optimizer_states"]
@@ -171,37 +173,90 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
             raise ValueError(must_be(f"number of {what}", rule, len(owners), "configure_optimizers", action))
     classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(optimizers)
     for optimizer, state, saved_class in zip(optimizers, optimizer_states, classes, strict=True):
-        _check_class(optimizer, state, saved_class)
+        groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
+        own, saved = _names_of_settings(optimizer.param_groups), _names_of_settings(groups)
+        is_other = bool(own - saved and saved - own) if saved_class is None else own != saved
+        _check_class("optimizer", optimizer, saved_class, saved - own, is_other=is_other)
         run.strategy.load_optimizer_state(optimizer, state)
-    for scheduler, state in zip(schedulers, scheduler_states, strict=True):
+    classes = checkpoint["fit"].get("scheduler_classes") or [None] * len(schedulers)
+    for scheduler, state, saved_class in zip(schedulers, scheduler_states, classes, strict=True):
+        is_other = saved_class is not None and set(scheduler.state_dict()) != set(state)
+        _check_class("scheduler", scheduler, saved_class, (), is_other=is_other)
         scheduler.load_state_dict(state)
     run.strategy.load_state_dict(checkpoint.get("strategy", {}))
     run.checkpoint_adapter.finish(run)
 
 
-def _check_class(optimizer: Any, state: Any, saved_class: str | None) -> None:
-    """Refuse the state of an optimizer of another class, or warn of it where both have the same settings.
+def _check_class(
+    what: str, owner: object, saved_class: str | None, only_saved: Iterable[str], *, is_other: bool
+) -> None:
+    """Refuse the state of an optimizer or scheduler of another class, or warn of it where both have the same settings.
 
-    Checkpoints that do not name the class are refused where either has settings that the other has not.
+    Args:
+        what: "optimizer" or "scheduler".
+        owner: The one that is to load the state.
+        saved_class: The class whose state it is; None where the checkpoint does not name it.
+        only_saved: Names of settings in the state that the owner has not.
+        is_other: Whether the settings in the state are others than the owner's.
     """
-    [own_class] = classes_of([optimizer])
+    [own_class] = classes_of([owner])
     if saved_class == own_class:
         return
-    groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
-    own, saved = _settings(optimizer.param_groups), _settings(groups)
-    if saved_class is not None and own == saved:
+    if is_other:
+        of_checkpoint = saved_class or f"which has the settings {', '.join(sorted(only_saved))}"
+        rule, action = f"that of the checkpoint, {of_checkpoint}", "Configure it, or fit without `ckpt_path`."
+        raise ValueError(must_be(what, rule, own_class, "configure_optimizers", action))
+    if saved_class is not None:
         warn_user(
             f"The state of {saved_class} in the checkpoint is loaded into {own_class} of configure_optimizers, which "
             "has the same settings; those of the checkpoint count. Configure the class of the checkpoint to be sure."
         )
-    elif saved_class is not None or (own - saved and saved - own):
-        of_checkpoint = saved_class or f"which has the settings {', '.join(sorted(saved - own))}"
-        rule, action = f"that of the checkpoint, {of_checkpoint}", "Configure it, or fit without `ckpt_path`."
-        raise ValueError(must_be("optimizer", rule, own_class, "configure_optimizers", action))
 
 
-def _settings(groups: Sequence[Mapping[str, Any]]) -> set[str]:
+def _names_of_settings(groups: Sequence[Mapping[str, Any]]) -> set[str]:
     return {name for group in groups for name in group} - {"params", "initial_lr"}
+
+
+def settings_of(configured: ConfiguredOptimizers) -> list[list[Any]]:
+    """Return the settings of optimizers and of torch's schedulers as texts, to tell by whether others were configured.
+
+    Returns:
+        For each the name of its class, and the settings of each parameter group, or of the scheduler, by name.
+    """
+    schedulers = [config.scheduler for config in configured.schedulers if isinstance(config.scheduler, LRScheduler)]
+    pairs = [(one, one.param_groups) for one in configured.optimizers] + [
+        (one, [one.state_dict()]) for one in schedulers
+    ]
+    return [[type(one).__name__, [_texts(values) for values in groups]] for one, groups in pairs]
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    texts = {name: repr(value) for name, value in values.items() if name not in _NO_SETTINGS}
+    return {name: text for name, text in texts.items() if " at 0x" not in text}  # an object is another in each process
+
+
+def first_settings(run: Run, own: list[list[Any]]) -> list[list[Any]]:
+    """Return the settings with which a run began; warn where other ones are configured now, which do not count.
+
+    Args:
+        run: The run, with its checkpoint.
+        own: The settings of now, as `settings_of` returns them.
+    """
+    assert run.checkpoint is not None
+    first: list[list[Any]] = run.checkpoint["fit"].get("settings", own)  # earlier releases saved none
+    others = [
+        f"{name} of {kind} is {text}, but was {then[name]}"
+        for (kind, groups), (kind_then, groups_then) in zip(own, first, strict=False)
+        for now, then in zip(groups, groups_then, strict=False)
+        for name, text in now.items()
+        if kind == kind_then and then.get(name, text) != text
+    ]
+    if others and run.strategy.global_rank == 0:
+        warn_user(
+            f"`configure_optimizers` gives other settings than when the run began, and those of the checkpoint count: "
+            f"{'; '.join(dict.fromkeys(others))}. Set what is to be changed in `on_train_start`."
+        )
+    return first
 
 
 def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitProgress) -> None:
@@ -234,7 +289,8 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             mode.load_accumulation(fit["optimization"])
         for name, parameter in run.module.named_parameters():
             gradient = fit["gradients"].get(name)
-            parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
+            placed = None if gradient is None else run.strategy.place_like(gradient, parameter)
+            parameter.grad = None if placed is None else placed.to(parameter.dtype)  # the precision may be another
     if progress.is_inside_epoch:
         for key, part in run.epoch_state.items():
             part.load_state_dict(fit.get(key))
@@ -264,6 +320,6 @@ def gradients_of(run: Run) -> dict[str, torch.Tensor]:
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}
 
 
-def classes_of(optimizers: Sequence[Any]) -> list[str]:
-    """Return the names of the classes of optimizers, as a checkpoint keeps them."""
-    return [type(one).__name__ for one in optimizers]
+def classes_of(owners: Sequence[Any]) -> list[str]:
+    """Return the names of the classes of optimizers or schedulers, as a checkpoint keeps them."""
+    return [type(one).__name__ for one in owners]
