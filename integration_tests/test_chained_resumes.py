@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from contextlib import suppress
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from chained_resumes import POINTS, RANKS_ROWS, ROWS, SGD, fit, outcomes, run, scheduling
+from chained_resumes import POINTS, RANKS_ROWS, ROWS, SGD, STEP_LR, are_close, fit, outcomes, run, scheduling
 from launching import run_ranks
 from torch.optim.lr_scheduler import OneCycleLR
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-it-works" / "exact-resume.md"
 SCRIPT = Path(__file__).parent / "chained_resumes.py"
+RELEASES = Path(__file__).parent / "earlier_releases"
 OfRanks = dict[int, list[dict[str, dict[str, str]]]]
 """By the number of processes and by rank, what came of each row."""
 ON_RANKS = [(number, name) for number, rows in RANKS_ROWS.items() for name in rows]
@@ -86,3 +88,16 @@ def test_a_one_cycle_scheduler_that_was_made_for_fewer_steps_is_told(tmp_path: P
     with pytest.warns(UserWarning, match="total_steps of OneCycleLR is 16, but was 4"), suppress(ValueError):
         fit(tmp_path / "1.ckpt", stop=(0, -1), resume=None, **one_cycle(4))
         fit(tmp_path / "2.ckpt", stop=None, resume=tmp_path / "1.ckpt", **one_cycle(16))
+
+
+@pytest.mark.parametrize("saved", sorted(RELEASES.iterdir()), ids=lambda path: path.name.partition(".ckpt")[0])
+def test_a_checkpoint_of_an_earlier_release_goes_on_to_the_same_end(saved: Path, tmp_path: Path) -> None:
+    options = scheduling(STEP_LR) | {"num_workers": 2 * ("workers" in saved.name)}
+    whole = run(tmp_path, [options], [])
+    path, later = tmp_path / "release.ckpt", tmp_path / "later.ckpt"
+    path.write_bytes(gzip.decompress(saved.read_bytes()))  # `fit(path, stop=(1, 4), resume=None, **options)` of then
+    second, _ = fit(later, stop=(2, 6), resume=path, **options)
+    third, trainer = fit(tmp_path / "end.ckpt", stop=None, resume=later, **options)
+    assert second.seen + third.seen == whole.seen[15:]
+    assert trainer.global_step == whole.checkpoint["global_step"]
+    assert are_close(third.state_dict(), whole.checkpoint["state_dict"])
