@@ -119,8 +119,8 @@ class TrainingEpoch:
                 schedulers.step("step", step_before, progress.global_step, monitored=True)
             if run.batch_functions:
                 run.end_batch()
-            if progress.global_step >= stopping.step_limit or (requests.should_stop and may_stop()):
-                return is_last
+            if (progress.global_step >= stopping.step_limit or (requests.should_stop and may_stop())) and not is_last:
+                return False  # after the last batch the loader comes to its end, where samplers may draw
             if run.save_requests and not is_last and stopping.save():
                 return False
         if run.batch_idx is None:
