@@ -103,8 +103,8 @@ class SharedSampler:
 
     sampler: Any
     _strategy: Strategy
-    _uneven: Uneven = attrs.field(kw_only=True)
-    _batch_size: int | None = attrs.field(default=None, kw_only=True)
+    uneven: Uneven = attrs.field(kw_only=True)
+    batch_size: int | None = attrs.field(default=None, kw_only=True)
     generators: Sequence[torch.Generator] = attrs.field(default=(), kw_only=True)
     parts: Sequence[Any] = attrs.field(default=(), kw_only=True)
     _prepared: _Draw | None = attrs.field(default=None, init=False)
@@ -114,28 +114,28 @@ class SharedSampler:
     @property
     def draws(self) -> bool:
         """True if its order may differ from pass to pass."""
-        return not _has_fixed_order(self.sampler)
+        return not has_fixed_order(self.sampler)
 
     def __len__(self) -> int:
         shares, num_shares = shares_of(self._strategy)
-        end = end_of_shares(0, len(self.sampler), num_shares, self._uneven)
+        end = end_of_shares(0, len(self.sampler), num_shares, self.uneven)
         nums = [len(range(share, end, num_shares)) for share in shares]
-        size = self._batch_size or 1
-        return sum(num // size if self._uneven == "cut" else -(-num // size) for num in nums)
+        size = self.batch_size or 1
+        return sum(num // size if self.uneven == "cut" else -(-num // size) for num in nums)
 
     def __iter__(self) -> Iterator[Any]:
         shares, num_shares = shares_of(self._strategy)
-        length, size = len(self.sampler), self._batch_size
+        length, size = len(self.sampler), self.batch_size
         if len(shares) == 1 and size is None and not self.draws:
-            end = end_of_shares(0, length, num_shares, self._uneven)
+            end = end_of_shares(0, length, num_shares, self.uneven)
             yield from islice(chain.from_iterable(repeat(self.sampler, end)), shares[0], end, num_shares)
             return
         draw = self._begin() if self.draws else _Draw(list(self.sampler), iter(()), {}, {})
         order, num_items = draw.order, size or (1 if len(shares) > 1 else max(1, length))
         batches = [
             [order[place % length] for place in places]
-            for places in shared_places(0, length, shares, num_shares, self._uneven, num_items)
-            if size is None or self._uneven != "cut" or len(places) == size
+            for places in shared_places(0, length, shares, num_shares, self.uneven, num_items)
+            if size is None or self.uneven != "cut" or len(places) == size
         ]
         draw.order = order = []  # the rest of it is not needed any more
         yield from batches if size is not None else chain.from_iterable(batches)
@@ -170,7 +170,7 @@ class SharedSampler:
 
     def _begin(self) -> _Draw:
         """Return the order of a pass. Collective if it was not prepared."""
-        is_further = self._prepared is None and self._uneven == "keep" and self._later is not None
+        is_further = self._prepared is None and self.uneven == "keep" and self._later is not None
         if is_further:  # without the other processes, which may have no more passes
             with _with_random_state(self._later or {}, self.generators):
                 self.prepare()
@@ -233,10 +233,10 @@ def _follow(before: dict[str, Any], after: dict[str, Any], generators: Sequence[
     restore_random_state(state | {"generators": [followed(*triple) for triple in triples]}, generators)
 
 
-def _has_fixed_order(sampler: object) -> bool:
+def has_fixed_order(sampler: object) -> bool:
     """Return whether a sampler gives the same in every pass and draws no random numbers."""
     if type(sampler) is BatchSampler:
-        return _has_fixed_order(sampler.sampler)
+        return has_fixed_order(sampler.sampler)
     return type(sampler) in (SequentialSampler, list, tuple, range)
 
 
@@ -271,11 +271,18 @@ class ReplayedSampler:
     generators: Sequence[torch.Generator]
     parts: Sequence[Any] = ()
     recorded: dict[int, Any] | None = attrs.field(default=None, init=False)
+    _newest: _ReplayedIndices | None = attrs.field(default=None, init=False)
+
+    @property
+    def beginning(self) -> dict[str, Any] | None:
+        """The random numbers and states from which the newest pass began; None if it has given nothing yet."""
+        return None if self._newest is None else self._newest.start
 
     def __iter__(self) -> _ReplayedIndices:
         if self.recorded is not None:
             self.recorded.clear()  # of a pass that was left
-        return _ReplayedIndices(self)
+        self._newest = _ReplayedIndices(self)
+        return self._newest
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -287,7 +294,7 @@ class _ReplayedIndices(Iterator[Any]):
 
     _owner: ReplayedSampler
     _indices: Iterator[Any] = attrs.field(default=iter(()), init=False)
-    _start: dict[str, Any] | None = attrs.field(default=None, init=False)
+    start: dict[str, Any] | None = attrs.field(default=None, init=False)
     _num_given: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -295,11 +302,11 @@ class _ReplayedIndices(Iterator[Any]):
         start = self._beginning()
         self._indices = iter(self._owner.sampler)
         if not are_same(start, self._beginning()):
-            self._start = start
+            self.start = start
 
     def __next__(self) -> Any:
-        if self._start is None:
-            self._start = self._beginning()
+        if self.start is None:
+            self.start = self._beginning()
         index = next(self._indices)
         recorded = self._owner.recorded
         if recorded is not None:
@@ -312,7 +319,7 @@ class _ReplayedIndices(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         # worker processes are given their first indices right after they asked for this: it would begin here
-        start = self._beginning() if self._start is None else self._start
+        start = self._beginning() if self.start is None else self.start
         return {**start, "num_given": self._num_given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -321,7 +328,7 @@ class _ReplayedIndices(Iterator[Any]):
         if "start" not in state or len(parts) != len(owner.parts):
             rule, action = "that of the same sampler", "Resume with the same loaders and as many processes."
             raise ValueError(must_be("state of the sampler", rule, sorted(state), type(owner).__name__, action))
-        self._start = {"start": state["start"], "parts": parts}
+        self.start = {"start": state["start"], "parts": parts}
         self._num_given = state["num_given"]
         with isolated_randomness(owner.generators):
             restore_random_state(state["start"], owner.generators)

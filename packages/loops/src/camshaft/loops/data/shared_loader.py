@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -16,8 +15,8 @@ from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,
     copy_loader,
-    is_plain,
     is_stream,
+    kind_to_copy,
     length_of,
     order_of,
     samplers_of,
@@ -80,7 +79,7 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     if any(all(hasattr(one, name) for name in names) for one in samplers_of(loader) for names in _PLACES):
         _warn_of_padding(loader, stage)
         return loader
-    kind = _kind_to_copy(loader)
+    kind = kind_to_copy(loader)
     if kind is None:
         rule = f"one that iterates as a DataLoader does, to be shared out among {strategy.num_data_ranks} processes"
         raise ValueError(must_be(f"{stage} loader", rule, loader, "share_out", _ACTION))
@@ -193,19 +192,6 @@ def _shared(
     uneven: Uneven = "keep" if stage != "train" else "cut" if drops else "fill"
     of_loader: dict[str, Any] = {"generators": generators_of(loader), "parts": stateful_samplers(loader)}
     return SharedSampler(sampler, strategy, uneven=uneven, batch_size=batch_size, **of_loader)
-
-
-def _kind_to_copy(loader: DataLoader[Any]) -> type[Any] | None:
-    """Return the class for a copy of a loader: `DataLoader` or torchdata's stateful one, by its way to iterate."""
-    if is_plain(loader):
-        return DataLoader
-    torchdata = sys.modules.get("torchdata.stateful_dataloader")
-    if torchdata is not None and isinstance(loader, torchdata.StatefulDataLoader):
-        kind: type[Any] = torchdata.StatefulDataLoader
-        names = ("__iter__", "_get_iterator", "state_dict", "load_state_dict")
-        if all(getattr(type(loader), name) is getattr(kind, name) for name in names):
-            return kind
-    return None
 
 
 def _warn_of_padding(loader: DataLoader[Any], stage: str) -> None:

@@ -124,7 +124,7 @@ class TrainingEpoch:
                 return is_last
             if run.save_requests and not is_last and stopping.save():
                 return False
-        if run.batch_idx is None:
+        if run.batch_idx is None and not counts.ready:
             self._check_empty_epoch()
         return True
 
