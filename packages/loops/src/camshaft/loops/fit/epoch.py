@@ -123,7 +123,7 @@ class TrainingEpoch:
                 return False  # after the last batch the loader comes to its end, where samplers may draw
             if run.save_requests and not is_last and stopping.save():
                 return False
-        if run.batch_idx is None:
+        if run.batch_idx is None and not counts.ready:
             self._check_empty_epoch()
         return True
 

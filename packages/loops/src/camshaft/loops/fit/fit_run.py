@@ -232,7 +232,7 @@ class FitRun:
                 self._schedulers.step("epoch", progress.current_epoch, progress.current_epoch + 1)
             progress.epochs.completed += 1
             progress.end_epoch()
-            self.data.batches.end_epoch()
+            self.data.end_epoch()
             _reset(run.epoch_state)
         stopping.agree()
         self.shows_ended_epoch = is_complete

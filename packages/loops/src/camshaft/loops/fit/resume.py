@@ -21,10 +21,11 @@ from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, note_errors, warn_user
 from camshaft.loops.data.fit_data import FitData
+from camshaft.loops.metrics.epoch import joined_logs
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.state.callback_state import state_key, warn_of_absent
-from camshaft.loops.state.metric_state import restore_metric_states
+from camshaft.loops.state.metric_state import JoinedStates, restore_metric_states
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.random_state import derived_random_state, restore_random_state
 from camshaft.loops.state.run import Run
@@ -128,32 +129,48 @@ def check_resumable(checkpoint: dict[str, Any]) -> None:
 def rank_state(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
     """Return a checkpoint with the states of this process.
 
-    With another number of processes than it was saved with, training goes on from the end of an epoch only: each
-    process takes the random numbers of its rank, and a further rank derives its own from those of the first.
+    With another number of processes than it was saved with, each process takes the random numbers of its rank, and a
+    further rank derives its own from those of the first. Inside an epoch a process also goes on with what processes
+    logged and measured that are gone: that with data rank r of N for those with r, r + N, and so on. Gradients that
+    wait for an update are their mean, the same on all.
 
     Args:
         checkpoint: A checkpoint to resume from.
         strategy: Knows the rank of this process.
-
-    Raises:
-        ValueError: If it was saved inside an epoch, by another number of processes.
     """
     ranks = checkpoint.get("ranks", [{"fit": checkpoint["fit"], "rng": checkpoint["rng"]}])
     rank, size, progress = strategy.global_rank, strategy.world_size, FitProgress()
     if len(ranks) == size == 1:
         return checkpoint
-    if len(ranks) != size:
+    own = ranks[rank if rank < len(ranks) else 0]
+    rng = own["rng"] if rank < len(ranks) else derived_random_state(own["rng"], rank)
+    fit, shared = {**own["fit"]}, checkpoint["fit"].get("gradients", {})
+    by_data_rank: dict[int, dict[str, Any]] = {}
+    for idx, state in enumerate(ranks):
+        by_data_rank.setdefault(state.get("data_rank", idx), state["fit"])
+    num_before, num_now = len(by_data_rank), strategy.num_data_ranks
+    if len(ranks) != size or num_before != num_now:
         progress.load_state_dict(checkpoint["loops"]["fit"])
     if progress.is_inside_epoch:
-        rule = f"that of the checkpoint ({len(ranks)}), which was saved inside of epoch {progress.current_epoch}"
-        action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
-        raise ValueError(must_be("number of processes", rule, size, "fit", action))
-    own = ranks[rank if rank < len(ranks) else 0]
-    fit = {**own["fit"]}
-    if "gradients" in fit:
-        fit["gradients"] = checkpoint["fit"]["gradients"] | fit["gradients"]
-    rng = own["rng"] if rank < len(ranks) else derived_random_state(own["rng"], rank)
+        gone_on = [by_data_rank[one] for one in range(strategy.data_rank, num_before, num_now)]
+        if num_before == num_now:
+            fit = {**gone_on[0]}
+        else:
+            fit["batches"] = by_data_rank[0]["batches"]
+            fit["metrics"] = joined_logs([one["metrics"] for one in gone_on], by_data_rank[0]["metrics"])
+            states = [one["metric_states"] for one in gone_on]
+            fit["metric_states"] = JoinedStates(states, by_data_rank[0]["metric_states"], num_before > num_now)
+        fit["gradients"] = shared | _mean_gradients([state["fit"].get("gradients", {}) for state in ranks])
+    elif "gradients" in fit:
+        fit["gradients"] = shared | fit["gradients"]
     return {**checkpoint, "fit": fit, "rng": rng}
+
+
+def _mean_gradients(of_ranks: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the means of gradients over ranks; one that a rank has not counts as zero there."""
+    names = dict.fromkeys(name for of_rank in of_ranks for name in of_rank)
+    found = {name: [of_rank[name] for of_rank in of_ranks if name in of_rank] for name in names}
+    return {name: sum(gradients[1:], gradients[0]) / len(of_ranks) for name, gradients in found.items()}
 
 
 def restore_training(run: Run, checkpoint: dict[str, Any], configured: ConfiguredOptimizers) -> None:
@@ -287,12 +304,24 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             mode.load_state_dict(fit["optimization"])
         else:
             mode.load_accumulation(fit["optimization"])
+        ratio = data.batches.step_ratio
+        factor = mode.reweigh_window(ratio) if progress.is_inside_epoch and ratio != 1 else 1.0
+        if mode.holds_gradients and batches.ready >= data.num_batches:
+            rule = "one with which samples are left for the accumulation window that is open"
+            action = "Use fewer, or resume from the end of a window."
+            raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
         for name, parameter in run.module.named_parameters():
             gradient = fit["gradients"].get(name)
             placed = None if gradient is None else run.strategy.place_like(gradient, parameter)
             parameter.grad = None if placed is None else placed.to(parameter.dtype)  # the precision may be another
+            if parameter.grad is not None and factor != 1:
+                parameter.grad.mul_(factor)
     if progress.is_inside_epoch:
         for key, part in run.epoch_state.items():
+            if isinstance(fit["metric_states"], JoinedStates):
+                rule = "that of the checkpoint, which was saved inside an epoch whose outputs a hook of its end gets"
+                action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
+                raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
             part.load_state_dict(fit.get(key))
 
 
@@ -309,7 +338,8 @@ def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
     if run.metrics is not None and fit["metrics"] is not None:
         run.metrics.load_state_dict(fit["metrics"])
         run.metrics.moment = "batch" if is_inside_epoch else "epoch"
-    restore_metric_states(run.module, fit["metric_states"])
+    states = fit["metric_states"]
+    restore_metric_states(run.module, states.of(run.module) if isinstance(states, JoinedStates) else states)
     restore_random_state(run.checkpoint["rng"], data.generators)
 
 
