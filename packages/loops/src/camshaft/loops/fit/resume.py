@@ -134,8 +134,15 @@ def rank_state(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]
         strategy: Knows the rank of this process.
 
     Raises:
-        ValueError: If it was saved inside an epoch, by another number of processes.
+        ValueError: If it was saved inside an epoch, by another number of processes, or with other logical ranks.
     """
+    count = getattr(strategy, "num_logical_ranks", None)
+    saved = checkpoint["fit"].get("logical_ranks", {}).get("count")
+    if count != saved:
+        action = "Pass as many, or load the weights alone with `load_from_checkpoint`."
+        raise ValueError(must_be("logical_ranks", f"that of the checkpoint ({saved})", count, "fit", action))
+    if count is not None:
+        return checkpoint  # it is the same for all processes
     ranks = checkpoint.get("ranks", [{"fit": checkpoint["fit"], "rng": checkpoint["rng"]}])
     rank, size, progress = strategy.global_rank, strategy.world_size, FitProgress()
     if len(ranks) == size == 1:
@@ -232,7 +239,9 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             mode.load_state_dict(fit["optimization"])
         else:
             mode.load_accumulation(fit["optimization"])
-        for name, parameter in run.module.named_parameters():
+        if run.logical is not None:
+            run.strategy.load_logical_gradients(fit["gradients"])  # type: ignore[attr-defined]
+        for name, parameter in run.module.named_parameters() if run.logical is None else ():
             gradient = fit["gradients"].get(name)
             parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
     if progress.is_inside_epoch:
@@ -253,12 +262,21 @@ def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
     if run.metrics is not None and fit["metrics"] is not None:
         run.metrics.load_state_dict(fit["metrics"])
         run.metrics.moment = "batch" if is_inside_epoch else "epoch"
-    restore_metric_states(run.module, fit["metric_states"])
+    if run.logical is not None and run.logical.metrics is not None:
+        run.logical.metrics.load_state_dict(fit["metric_states"])
+    else:
+        restore_metric_states(run.module, fit["metric_states"])
     restore_random_state(run.checkpoint["rng"], data.generators)
 
 
-def gradients_of(run: Run) -> dict[str, torch.Tensor]:
-    """Return copies of the gradients of a run's module, by the names of its parameters. Collective."""
+def gradients_of(run: Run) -> dict[Any, Any]:
+    """Return copies of the gradients of a run's module, by the names of its parameters. Collective.
+
+    With logical ranks such a dictionary for each of them, by its index, on the first process.
+    """
+    if run.logical is not None:
+        of_ranks: dict[int, dict[str, torch.Tensor]] = run.strategy.logical_gradients()  # type: ignore[attr-defined]
+        return of_ranks
     getattr(run.strategy, "collect_gradients", no_op)()
     named = run.module.named_parameters()
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}

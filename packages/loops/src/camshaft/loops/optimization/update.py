@@ -21,7 +21,7 @@ from camshaft.loops.optimization.configuration import ConfiguredOptimizers, drop
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.window import AccumulationWindow
 from camshaft.loops.state.progress import FitProgress
-from camshaft.loops.state.run import Run
+from camshaft.loops.state.run import OfRanks, Run
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
@@ -219,8 +219,25 @@ class OptimizerUpdate:
             TypeError: If `training_step` returned neither a loss nor None.
             LossError: If the loss has several elements or no graph.
         """
-        zeroing = self.zeroing
         self.has_updated = False
+        outputs = self.add_gradients(batch, batch_idx)
+        if ends_window:
+            if self.holds_gradients:
+                if self.preparation.is_needed:
+                    self.preparation.run()
+                self._step(self.optimizer)
+                self.has_updated = not self._strategy.has_skipped_step
+                if self.zeroing.is_last:
+                    self.zeroing.run(batch_idx)
+            self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
+        return outputs
+
+    def add_gradients(self, batch: Any, batch_idx: int) -> Any:
+        """Add a step's gradients to those of its window. Returns the outputs of `training_step`. Collective.
+
+        Hooks, args and errors: as `run`, up to on_after_backward.
+        """
+        zeroing = self.zeroing
         if zeroing.is_first and not zeroing.is_done:
             zeroing.run(batch_idx)
         if self._carries_hiddens:
@@ -247,15 +264,6 @@ class OptimizerUpdate:
             self.holds_gradients = True
             if self._on_after_backward is not None:
                 self._on_after_backward()
-        if ends_window:
-            if self.holds_gradients:
-                if self.preparation.is_needed:
-                    self.preparation.run()
-                self._step(self.optimizer)
-                self.has_updated = not self._strategy.has_skipped_step
-                if zeroing.is_last:
-                    zeroing.run(batch_idx)
-            zeroing.is_done, self.holds_gradients = zeroing.is_last, False
         return outputs
 
     def drop(self) -> None:
@@ -319,9 +327,9 @@ class ClosureUpdate(OptimizerUpdate):
             TypeError, LossError: As `OptimizerUpdate.run`.
             RuntimeError: If the owner never called the closure, or called it twice although gradients are accumulated.
         """
-        add_gradients = super().run
         if not ends_window:
-            return add_gradients(batch, batch_idx, ends_window=False)
+            return super().run(batch, batch_idx, ends_window=False)
+        self.has_updated = False
         outputs: Any = None
         num_evaluations = 0
 
@@ -332,9 +340,9 @@ class ClosureUpdate(OptimizerUpdate):
             num_evaluations += 1
             if num_evaluations > 1:
                 self._discard_evaluation()
-            outputs = add_gradients(batch, batch_idx, ends_window=False)
+            outputs = self.add_gradients(batch, batch_idx)
             self._prepare_step(batch_idx, num_evaluations)
-            return loss_of(outputs, self._context.run.module)
+            return self.loss_of(outputs)
 
         self._has_stepped = False
         try:
@@ -351,6 +359,10 @@ class ClosureUpdate(OptimizerUpdate):
             self.zeroing.run(batch_idx)
         self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
         return outputs
+
+    def loss_of(self, outputs: Any) -> Tensor | None:
+        """Return the loss that the closure returns, given what `add_gradients` returned."""
+        return loss_of(outputs, self._context.run.module)
 
     def close(self) -> None:
         """Leave the optimizer as it was."""
@@ -498,6 +510,8 @@ def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
     """
     if outputs is None:
         return hiddens
+    if type(outputs) is OfRanks:
+        return OfRanks(next_hiddens(one, None, module) for one in outputs)
     if not isinstance(outputs, Mapping) or "hiddens" not in outputs:
         rule = "a dictionary with 'hiddens', the state that the next split begins with, or None, if batches are split"
         got = sorted(map(str, outputs)) if isinstance(outputs, Mapping) else outputs
@@ -514,6 +528,8 @@ def with_hiddens(outputs: Any, hiddens: Any) -> Any:
         outputs: What the split's `training_step` returned.
         hiddens: The detached hidden state.
     """
+    if type(outputs) is OfRanks:
+        return OfRanks(map(with_hiddens, outputs, hiddens))
     return None if outputs is None else {**outputs, "hiddens": hiddens}
 
 
