@@ -276,7 +276,7 @@ def gradients_of(run: Run) -> dict[Any, Any]:
     """
     if run.logical is not None:
         of_ranks: dict[int, dict[str, torch.Tensor]] = run.strategy.logical_gradients()  # type: ignore[attr-defined]
-        return of_ranks
+        return {rank: {name: one.detach().clone() for name, one in named.items()} for rank, named in of_ranks.items()}
     getattr(run.strategy, "collect_gradients", no_op)()
     named = run.module.named_parameters()
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}
