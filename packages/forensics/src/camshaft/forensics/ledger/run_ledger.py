@@ -54,7 +54,7 @@ Number = tuple[float | Tensor, torch.dtype]
 class RunLedger(Callback):
     """Writes down what each update did, to the bit, so that two runs can be compared; see `compare`.
 
-    A line per update holds, under these names (with logical ranks these take the place of processes, in the header too):
+    A line per update holds, under these names (logical ranks, if any, take the place of processes, in the header too):
 
     - "step" (from 1), "epoch", and "batches": the indices of the batches since the line before, so those of its window.
     - "samples": for each process and batch the dataset indices, where the trainer knows them (a `SampleSource`), else a

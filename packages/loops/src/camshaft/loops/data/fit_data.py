@@ -249,8 +249,9 @@ class FitData:
 
     def _make_batches(self) -> None:
         if self._run.logical is not None:
-            from camshaft.loops.data.logical_loader import LogicalBatches
+            from camshaft.loops.data.logical_loader import LogicalBatches, check_shared
 
+            check_shared(self._settings.use_distributed_sampler, "fit")
             self.batches = LogicalBatches(self.loader, self._run)
         else:
             self.batches = self.batches_class(self.loader, 0, self._settings.stateless_loaders, self._run.strategy)

@@ -350,6 +350,13 @@ def _of_place(batch: Any, place: int) -> Any:
     return None if batch is None else type(batch)([_of_place(part, place) for part in batch])
 
 
+def check_shared(use_distributed_sampler: bool, where: str) -> None:
+    """Raise `ValueError` if each process is to take its loaders as they are."""
+    if not use_distributed_sampler:
+        rule, action = "True with logical ranks, which share loaders out", "Leave it out."
+        raise ValueError(must_be("use_distributed_sampler", rule, False, where, action))
+
+
 def check_known_order(loader: Any, stage: str) -> None:
     """Raise `ValueError` for a loader whose order logical ranks cannot share."""
     name, where = f"{stage} loader", "fit" if stage == "train" else stage

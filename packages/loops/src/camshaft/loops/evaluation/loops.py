@@ -143,8 +143,9 @@ class EvaluationLoop:
             limits.append(overfit)
         self.loaders = given
         if run.logical is not None:
-            from camshaft.loops.data.logical_loader import evaluation_shares
+            from camshaft.loops.data.logical_loader import check_shared, evaluation_shares
 
+            check_shared(self.use_distributed_sampler, self.stage)
             self.given_loaders, self._shares = source, evaluation_shares(given, limits, run, self.stage)
             self.num_batches = list(map(len, self._shares))
             return any(self.num_batches)

@@ -9,6 +9,7 @@ called. So all that a hook can see of the run's position is the same on any numb
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import attrs
@@ -23,7 +24,7 @@ from camshaft.hooks_core.support.optimizer_step import needs_closure
 from camshaft.loops.fit.epoch import TrainingEpoch
 from camshaft.loops.metrics.logical_ranks import LogicalMetricLog, RankMetrics
 from camshaft.loops.optimization.automatic import AutomaticOptimization
-from camshaft.loops.optimization.update import OptimizerUpdate, loss_of, without_graph
+from camshaft.loops.optimization.update import ClosureUpdate, OptimizerUpdate, loss_of, without_graph
 from camshaft.loops.state.logical_ranks import FirstRankBuffers, LogicalRanks, logical_ranks_of, take_common_numbers
 from camshaft.loops.state.run import OfRanks, Run
 
@@ -168,16 +169,32 @@ class _RankGradients:
     Args:
         update: The update, which calls this from now on.
         run: The run.
+
+    Raises:
+        ValueError: If it is an update of another class than those of the loops.
     """
 
     def __init__(self, update: OptimizerUpdate, run: Run) -> None:
         assert run.logical is not None
         self._update, self._ranks, self._strategy = update, run.logical, run.strategy
-        self._add, self._module = update.add_gradients, run.module
+        self._add, self._module = partial(OptimizerUpdate.run, update, ends_window=False), run.module
         of_update: Any = update
-        of_update.add_gradients, of_update.loss_of = self.add_gradients, self.loss_of
+        if type(update) is ClosureUpdate:
+            of_update.add_gradients, of_update.loss_of = self.add_gradients, self.loss_of
+        elif type(update) is OptimizerUpdate:
+            of_update.run = self.run
+        else:
+            rule, action = "that of today's protocol, with logical ranks", "Port the module, or leave them out."
+            raise ValueError(must_be("optimization", rule, update, type(run.module).__qualname__, action))
 
-    def add_gradients(self, batches: OfRanks, batch_idx: int) -> OfRanks:
+    def run(self, batches: OfRanks, batch_idx: int, ends_window: bool) -> OfRanks:
+        """Run a step of all ranks, as `OptimizerUpdate.run`."""
+        outputs = self.add_gradients(batches, batch_idx)
+        if ends_window:
+            self._update.end_window(batch_idx)
+        return outputs
+
+    def add_gradients(self, batches: OfRanks, batch_idx: int, ends_window: bool = False) -> OfRanks:
         """Compute and add the gradients of all ranks. Returns the outputs of their steps, without graphs."""
         update, strategy, outputs = self._update, self._strategy, OfRanks()
         hiddens = update.hiddens

@@ -219,25 +219,8 @@ class OptimizerUpdate:
             TypeError: If `training_step` returned neither a loss nor None.
             LossError: If the loss has several elements or no graph.
         """
-        self.has_updated = False
-        outputs = self.add_gradients(batch, batch_idx)
-        if ends_window:
-            if self.holds_gradients:
-                if self.preparation.is_needed:
-                    self.preparation.run()
-                self._step(self.optimizer)
-                self.has_updated = not self._strategy.has_skipped_step
-                if self.zeroing.is_last:
-                    self.zeroing.run(batch_idx)
-            self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
-        return outputs
-
-    def add_gradients(self, batch: Any, batch_idx: int) -> Any:
-        """Add a step's gradients to those of its window. Returns the outputs of `training_step`. Collective.
-
-        Hooks, args and errors: as `run`, up to on_after_backward.
-        """
         zeroing = self.zeroing
+        self.has_updated = False
         if zeroing.is_first and not zeroing.is_done:
             zeroing.run(batch_idx)
         if self._carries_hiddens:
@@ -264,7 +247,21 @@ class OptimizerUpdate:
             self.holds_gradients = True
             if self._on_after_backward is not None:
                 self._on_after_backward()
+        if ends_window:
+            self.end_window(batch_idx)
         return outputs
+
+    def end_window(self, batch_idx: int) -> None:
+        """Update the weights, if there are gradients. Collective. Hooks: as `run`, from on_before_optimizer_step on."""
+        zeroing = self.zeroing
+        if self.holds_gradients:
+            if self.preparation.is_needed:
+                self.preparation.run()
+            self._step(self.optimizer)
+            self.has_updated = not self._strategy.has_skipped_step
+            if zeroing.is_last:
+                zeroing.run(batch_idx)
+        zeroing.is_done, self.holds_gradients = zeroing.is_last, False
 
     def drop(self) -> None:
         """Forget the gradients of a window that no update will end."""
@@ -299,6 +296,9 @@ class ClosureUpdate(OptimizerUpdate):
     The owner is an override of `optimizer_step`, or an optimizer that is not torch's own. The closure runs the last
     step of a window (forward, zeroing and backward), and then clipping, each time anew. It enables gradients, since the
     `step` of many optimizers disables them.
+
+    Attributes:
+        add_gradients: Adds a step's gradients to those of its window, as `OptimizerUpdate.run`.
     """
 
     def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int, **settings: Any) -> None:
@@ -307,6 +307,7 @@ class ClosureUpdate(OptimizerUpdate):
         known["using_native_amp"] = is_under_autocast(context.run.strategy)
         self._own_step = with_arguments(context.run.hooks, "optimizer_step", **known)
         self._evaluates_loss = needs_closure(optimizer)
+        self.add_gradients: Callable[..., Any] = super().run
         self._has_stepped = False
         self._step_hook = optimizer.register_step_post_hook(self._note_step)
 
@@ -327,9 +328,9 @@ class ClosureUpdate(OptimizerUpdate):
             TypeError, LossError: As `OptimizerUpdate.run`.
             RuntimeError: If the owner never called the closure, or called it twice although gradients are accumulated.
         """
+        add_gradients = self.add_gradients
         if not ends_window:
-            return super().run(batch, batch_idx, ends_window=False)
-        self.has_updated = False
+            return add_gradients(batch, batch_idx, ends_window=False)
         outputs: Any = None
         num_evaluations = 0
 
@@ -340,7 +341,7 @@ class ClosureUpdate(OptimizerUpdate):
             num_evaluations += 1
             if num_evaluations > 1:
                 self._discard_evaluation()
-            outputs = self.add_gradients(batch, batch_idx)
+            outputs = add_gradients(batch, batch_idx, ends_window=False)
             self._prepare_step(batch_idx, num_evaluations)
             return self.loss_of(outputs)
 
