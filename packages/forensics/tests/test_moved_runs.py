@@ -23,6 +23,6 @@ def test_weights_values_and_ledger_are_equal_on_any_processes_and_after_moves(tm
     for number in (2, 4):
         assert run(tmp_path / str(number), number) == whole
     moved = tmp_path / "moved"
-    run(moved, 2, "--kill-at", 1)
-    run(moved, 4, "--kill-at", 4, "--workers", 1)
+    run(moved, 2, "--kill-at", 1, "end")
+    run(moved, 4, "--kill-at", 4, "update", "--workers", 1)
     assert run(moved, 1) == whole
