@@ -217,21 +217,28 @@ def tree_sum(parts: Sequence[Tensor]) -> Tensor:
     return parts[0]
 
 
-def train_by_hand(case: Case) -> list[Tensor]:
-    """Train without a strategy, for cases with plain precision and without buffers. Returns the final weights."""
+def train_by_hand(case: Case) -> dict[str, Any]:
+    """Train without a strategy, in plain precision. Returns the final state of the module, and gradients."""
     torch.manual_seed(1)
     module = case.module()
     parameters = list(module.parameters())
+    of_first = [copy.deepcopy(dict(part._buffers)) for part in module.modules()]
     optimizer = case.make(parameters, lr=0.01)
     for update in range(case.num_steps):
-        of_ranks: list[list[Tensor]] = []
+        before, of_ranks = [], []
         is_used = [False] * len(parameters)
         for rank in range(NUM_RANKS):
             optimizer.zero_grad()
             for idx in range(case.accumulate):
+                if rank == 0:
+                    before.append(of_first)
+                for part, buffers in zip(module.modules(), before[idx], strict=True):
+                    part._buffers.update(copy.deepcopy(buffers))
                 batch_idx = update * case.accumulate + idx
                 batch = batch_of(rank, batch_idx)
                 (module.training_step(batch, batch_idx) / case.accumulate).backward()  # type: ignore[operator]
+                if rank == 0:
+                    of_first = [copy.deepcopy(dict(part._buffers)) for part in module.modules()]
             is_used = [known or one.grad is not None for known, one in zip(is_used, parameters, strict=True)]
             of_ranks.append([torch.zeros_like(one) if one.grad is None else one.grad for one in parameters])
         for parameter, used, *gradients in zip(parameters, is_used, *of_ranks, strict=True):
@@ -239,4 +246,6 @@ def train_by_hand(case: Case) -> list[Tensor]:
         if case.clip is not None:
             nn.utils.clip_grad_norm_(parameters, case.clip)
         optimizer.step()
-    return [parameter.detach() for parameter in parameters]
+    for part, buffers in zip(module.modules(), of_first, strict=True):
+        part._buffers.update(buffers)
+    return {"module": module.state_dict(), "gradients": [parameter.grad for parameter in parameters]}
