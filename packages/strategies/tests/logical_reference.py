@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-NUM_RANKS = 8
+NUM_RANKS = 4
 BATCH_SIZE = 4
 
 
@@ -67,6 +68,26 @@ class Branches(nn.Module):
         return self.branches[choice](batch).square().mean() + (self.negative * -0.0).sum()
 
 
+class Gan(nn.Module):
+    """Two networks that one step trains in turn, by optimizers of its own."""
+
+    automatic_optimization = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator, self.critic = (
+            nn.Linear(16, 16),
+            nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.2), nn.Linear(8, 1)),
+        )
+        self.optimizers = [torch.optim.Adam(net.parameters(), lr=0.01) for net in (self.generator, self.critic)]
+
+    def losses(self, batch: Tensor) -> Iterator[tuple[Optimizer, Tensor]]:
+        """The loss of each optimizer, computed after the update by the one before."""
+        made = self.generator(torch.randn_like(batch))
+        yield self.optimizers[0], -self.critic(made).mean()
+        yield self.optimizers[1], self.critic(made.detach()).mean() - self.critic(batch).mean()
+
+
 @attrs.frozen
 class Case:
     """One training.
@@ -112,14 +133,31 @@ def batch_of(rank: int, batch_idx: int) -> Tensor:
     return torch.randn(BATCH_SIZE, 16, generator=generator)
 
 
-def train(strategy: Any, case: Case, after: Callable[[nn.Module], None] = lambda module: None) -> dict[str, Any]:
-    """Train by a strategy, as the loops do. Returns the final state."""
+def train(strategy: Any, case: Case, begin: dict[str, Any] | None = None, until: int | None = None) -> dict[str, Any]:
+    """Train by a strategy, as the loops do.
+
+    Args:
+        begin: What an earlier call returned, on any number of processes.
+        until: The batch before which training stops; None trains to the end.
+
+    Returns:
+        The state of everything, as far as it is the same on all ranks; open windows in rank 0.
+    """
     torch.manual_seed(1)
     module = case.module()
     step = strategy.wrap_step(module.training_step)
     strategy.setup_module(module)
     (optimizer,) = strategy.setup_optimizers([case.make(module.parameters(), lr=0.01)])
-    for batch_idx in range(case.num_steps * case.accumulate):
+    first, last = 0, case.num_steps * case.accumulate if until is None else until
+    if begin is not None:
+        first = begin["batch"]
+        if "latest" in begin["module"]:  # None at first
+            module.latest = torch.zeros(())
+        module.load_state_dict(begin["module"])
+        optimizer.load_state_dict(begin["optimizer"])
+        strategy.load_state_dict(begin["strategy"])
+        strategy.load_logical_gradients(begin["open"])
+    for batch_idx in range(first, last):
         is_last = batch_idx % case.accumulate == case.accumulate - 1
         if case.accumulate > 1:
             strategy.set_gradient_sync(is_last)
@@ -130,16 +168,23 @@ def train(strategy: Any, case: Case, after: Callable[[nn.Module], None] = lambda
                 optimizer.zero_grad(set_to_none=not case.zeros)
             strategy.backward(loss / case.accumulate)
         strategy.leave_logical_ranks()
-        after(module)
         if is_last:
             strategy.unscale_gradients(optimizer)
             if case.clip is not None:
                 strategy.clip_gradients(optimizer, case.clip, "norm")
             strategy.optimizer_step(optimizer)
-    found = {"module": module.state_dict(), "optimizer": optimizer.state_dict(), "strategy": strategy.state_dict()}
-    gradients = [parameter.grad for parameter in module.parameters()]
+    gradients = [parameter.grad for parameter in module.parameters()] if last % case.accumulate == 0 else []
+    found = {
+        "batch": last,
+        "module": module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "strategy": strategy.state_dict(),
+        "open": strategy.logical_gradients(),
+        "gradients": gradients,
+    }
+    found = copy.deepcopy(found)
     strategy.teardown()
-    return found | {"gradients": gradients}
+    return found
 
 
 def digest(value: Any) -> str:
@@ -172,21 +217,28 @@ def tree_sum(parts: Sequence[Tensor]) -> Tensor:
     return parts[0]
 
 
-def train_by_hand(case: Case) -> list[Tensor]:
-    """Train without a strategy, for cases with plain precision and without buffers. Returns the final weights."""
+def train_by_hand(case: Case) -> dict[str, Any]:
+    """Train without a strategy, in plain precision. Returns the final state of the module, and gradients."""
     torch.manual_seed(1)
     module = case.module()
     parameters = list(module.parameters())
+    of_first = [copy.deepcopy(dict(part._buffers)) for part in module.modules()]
     optimizer = case.make(parameters, lr=0.01)
     for update in range(case.num_steps):
-        of_ranks: list[list[Tensor]] = []
+        before, of_ranks = [], []
         is_used = [False] * len(parameters)
         for rank in range(NUM_RANKS):
             optimizer.zero_grad()
             for idx in range(case.accumulate):
+                if rank == 0:
+                    before.append(of_first)
+                for part, buffers in zip(module.modules(), before[idx], strict=True):
+                    part._buffers.update(copy.deepcopy(buffers))
                 batch_idx = update * case.accumulate + idx
                 batch = batch_of(rank, batch_idx)
                 (module.training_step(batch, batch_idx) / case.accumulate).backward()  # type: ignore[operator]
+                if rank == 0:
+                    of_first = [copy.deepcopy(dict(part._buffers)) for part in module.modules()]
             is_used = [known or one.grad is not None for known, one in zip(is_used, parameters, strict=True)]
             of_ranks.append([torch.zeros_like(one) if one.grad is None else one.grad for one in parameters])
         for parameter, used, *gradients in zip(parameters, is_used, *of_ranks, strict=True):
@@ -194,4 +246,6 @@ def train_by_hand(case: Case) -> list[Tensor]:
         if case.clip is not None:
             nn.utils.clip_grad_norm_(parameters, case.clip)
         optimizer.step()
-    return [parameter.detach() for parameter in parameters]
+    for part, buffers in zip(module.modules(), of_first, strict=True):
+        part._buffers.update(buffers)
+    return {"module": module.state_dict(), "gradients": [parameter.grad for parameter in parameters]}

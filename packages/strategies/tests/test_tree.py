@@ -14,7 +14,7 @@ from logical_reference import tree_sum
 from torch import Tensor
 
 from camshaft.strategies import DDPStrategy, tree_reduce
-from camshaft.strategies.tree import PartialSums
+from camshaft.strategies.tree import PartialSums, sum_rows
 
 NUM_PARTS = 8
 SHAPES = ((3, 5), (), (7,), (0,), (2, 2, 2))
@@ -40,6 +40,12 @@ EXPECTED = [tree_sum(tensors) for tensors in zip(*map(part_of, range(NUM_PARTS))
 def test_one_process_sums_along_the_tree(op: Any) -> None:
     divisor = NUM_PARTS if op == "mean" else 1
     assert bits(tree_reduce(map(part_of, range(NUM_PARTS)), op=op)) == bits([one / divisor for one in EXPECTED])
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 8])
+def test_rows_are_summed_along_the_tree(number: int) -> None:
+    rows = torch.stack([part_of(rank)[0].flatten() for rank in range(number)])
+    assert bits([sum_rows(rows.clone())]) == bits([tree_sum(list(rows))])
 
 
 def test_the_order_of_additions_is_one_that_shows() -> None:

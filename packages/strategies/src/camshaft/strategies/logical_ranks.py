@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
-from camshaft.strategies.tree import PartialSums, Tensors, add_right, check_power_of_two, reduce_over_processes
+from camshaft.strategies.tree import PartialSums, Tensors, add_right, check_power_of_two, reduce_over_processes, world
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"
 _Buffers = list[tuple[dict[str, Tensor | None], str, Tensor | None, Tensor | None]]
@@ -176,8 +176,7 @@ class LogicalRanks:
         used = [position for position, one in enumerate(is_used.tolist()) if one]
         pairs = [(gradients[position], self._parameters[position]) for position in used]
         sums = [torch.zeros_like(parameter) if gradient is None else gradient for gradient, parameter in pairs]
-        group = dist.group.WORLD
-        assert group is not None
+        group = world()
         reduced: Tensors = [None] * len(gradients)
         for position, gradient in zip(used, reduce_over_processes(sums, group, self.number), strict=True):
             reduced[position] = gradient

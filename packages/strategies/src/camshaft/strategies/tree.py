@@ -125,6 +125,15 @@ def _plus_zeros(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor + 0
 
 
+def sum_rows(rows: Tensor) -> Tensor:
+    """Return the tree's sum of the rows of a tensor, a power of two of them. They are overwritten."""
+    stride = 1
+    while stride < len(rows):
+        rows[:: 2 * stride].add_(rows[stride :: 2 * stride])
+        stride *= 2
+    return rows[0]
+
+
 class Exchange:
     """The tree's sum of one tensor over processes, in two steps, each of which begins a collective.
 
@@ -153,11 +162,9 @@ class Exchange:
     def gather(self) -> None:
         """Sum this process's chunk once it is there, and begin to send it to all."""
         self._work.wait()
-        stride = 1
-        while stride < self._num_processes:
-            self._rows[:: 2 * stride].add_(self._rows[stride :: 2 * stride])
-            stride *= 2
-        own = self._rows[0] if self._divisor == 1 else self._rows[0].div_(self._divisor)
+        own = sum_rows(self._rows)
+        if self._divisor != 1:
+            own.div_(self._divisor)
         if own.numel() < self._chunk:
             own = torch.cat([own, own.new_zeros(self._chunk - own.numel())])
         self._rows = own  # alive until it is sent
@@ -205,6 +212,12 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
     return [bucket for of_kind in groups.values() for bucket in of_kind]
 
 
+def world() -> dist.ProcessGroup:
+    """Return the default process group, which is initialised."""
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD
+
+
 class TreeHook:
     """A communication hook of DistributedDataParallel: averages gradients over logical ranks along one binary tree.
 
@@ -228,9 +241,7 @@ class TreeHook:
         self._merge(bucket.parameters(), bucket.gradients())
         devices = [] if values.device.type == "cpu" else [values.device]
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
-        group = dist.group.WORLD
-        assert group is not None
-        self._under_way.append((Exchange(values, group, self._num_logical_ranks), future))
+        self._under_way.append((Exchange(values, world(), self._num_logical_ranks), future))
         if len(self._under_way) > 1:
             self._under_way[-2][0].gather()
         if bucket.is_last():
