@@ -208,6 +208,14 @@ class WithBatchNorm(Net):
         self.norm = nn.SyncBatchNorm(2)
 
 
+class TwoOptimizers(Net):
+    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Any:  # type: ignore[override]
+        return self.loss(batch)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.layer, self.head)]
+
+
 DATA = TensorDataset(torch.ones(8, 3), torch.ones(8, 1))
 
 
@@ -227,6 +235,7 @@ DATA = TensorDataset(torch.ones(8, 3), torch.ones(8, 1))
         (StepsByHand(), DataLoader(DATA), {}, r"`automatic_optimization` must be True"),
         (Net(lambda module: torch.optim.LBFGS(module.parameters())), DataLoader(DATA), {}, "needs the loss once"),
         (WithBatchNorm(), DataLoader(DATA), {}, "`module` must be without SyncBatchNorm"),
+        (TwoOptimizers(), DataLoader(DATA), {"accumulate_grad_batches": 2}, "`accumulate_grad_batches` must be 1 for"),
         (ReturnsNone(sgd), DataLoader(DATA), {}, "`training_step` must be one that returns a loss on every rank"),
     ],
 )

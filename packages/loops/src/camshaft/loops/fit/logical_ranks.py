@@ -131,6 +131,19 @@ class LogicalEpoch(TrainingEpoch):
         for update in self.mode._updates:  # type: ignore[attr-defined]
             _RankGradients(update, self._run)
 
+    def run(self) -> bool:
+        """Run the epoch's batches, those of all ranks in each step. Collective.
+
+        Raises:
+            ValueError: If several optimizers accumulate gradients, of whose windows one would end in another's step.
+        """
+        mode: Any = self.mode
+        if len(mode._updates) > 1 and mode.settings.accumulate_grad_batches > 1:
+            rule, where = "1 for several optimizers, with logical ranks", type(self._run.module).__qualname__
+            value = mode.settings.accumulate_grad_batches
+            raise ValueError(must_be("accumulate_grad_batches", rule, value, where, "Leave one of both out."))
+        return super().run()
+
     def _start_step(self, batches: OfRanks, batch_idx: int) -> Any:
         """Move the batches and call the hook for each rank. Collective if the hook may skip the epoch."""
         run, ranks, move, hook, buffers = self._run, self._ranks, self._move_one, self._start_hook, self._buffers
