@@ -109,7 +109,7 @@ class JoinedStates:
             ValueError: If the states of a metric of several processes cannot be made one, or if those of one process
                 would count otherwise among other processes.
         """
-        metrics = _metrics(module)
+        metrics = metrics_of(module)
         for name in {**self.of_first, **{name: None for state in self.states for name in state}}:
             if name in metrics:
                 _check_joinable(name, metrics[name], are_merged=self.are_merged)
