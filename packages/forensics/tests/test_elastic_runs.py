@@ -2,46 +2,55 @@
 
 from __future__ import annotations
 
-import random
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from elastic_scenes import NUM_EPOCHS, NUM_SAMPLES
+from elastic_scenes import NUM_EPOCHS, NUM_SAMPLES, fit
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
 from launching import run_ranks
 
 from camshaft.forensics import compare_data, exactly_once
 
-pytestmark = [pytest.mark.processes, pytest.mark.new_feature("loops")]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.new_feature("loops"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
 
 SCENES = Path(__file__).with_name("elastic_scenes.py")
 
 
-def run_chain(folder: Path, worlds: list[int], kills: list[int], *options: int) -> None:
-    """Run on each of some worlds, killed after so many batches; the last one comes to the end."""
-    for num_ranks, killed_after in zip(worlds, [*kills, 0], strict=True):
-        outcome = run_ranks(SCENES, num_ranks, args=[folder, str(killed_after), *map(str, options)])
-        assert bool(outcome.exit_code) == bool(killed_after) and "Traceback" not in outcome.output, outcome.output
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: Any) -> Path:
+    """A run of one process that nothing stopped."""
+    folder: Path = tmp_path_factory.mktemp("whole")
+    fit(folder)
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("worlds", "num_workers", "accumulate"),
-    [([1, 3, 2], 0, 1), ([2, 1], 1, 3)],
-)
+legs = st.lists(st.tuples(st.integers(1, 4), st.integers(2, 7)), min_size=1, max_size=3)
+
+
+@settings(max_examples=1, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=[*HealthCheck])
+@given(killed=legs, last=st.integers(1, 3), num_workers=st.integers(0, 1), accumulate=st.integers(1, 3))
+@example(killed=[(1, 4), (3, 3)], last=2, num_workers=0, accumulate=2)
 def test_every_sample_of_an_epoch_is_seen_once_in_its_order_whatever_the_processes(
-    worlds: list[int], num_workers: int, accumulate: int, tmp_path: Path
+    whole: Path, killed: list[tuple[int, int]], last: int, num_workers: int, accumulate: int
 ) -> None:
-    seed = random.SystemRandom().randrange(2**32)
-    moments = random.Random(seed)
-    kills = [moments.randint(2, 7) for _ in worlds[1:]]
-    run_chain(tmp_path / "moved", worlds, kills, num_workers, accumulate)
-    run_chain(tmp_path / "whole", [1], [], 0, accumulate)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for num_ranks, killed_after in [*killed, (last, 0)]:
+            options = map(str, (killed_after, num_workers, accumulate))
+            outcome = run_ranks(SCENES, num_ranks, args=[folder, *options])
+            assert bool(outcome.exit_code) == bool(killed_after) and "Traceback" not in outcome.output, outcome.output
 
-    ledger = (tmp_path / "moved" / "ledger.jsonl").read_text()
-    assert ledger.count('"data_ranks":[[') == len(worlds) - 1, "the run was moved as often"
-    epochs = exactly_once(tmp_path / "moved")
-    assert [epoch.epoch for epoch in epochs] == list(range(NUM_EPOCHS)), f"with seed {seed}"
-    for epoch in epochs:
-        assert epoch.is_complete and epoch.is_exact, f"{epoch}, with seed {seed}"
-        assert set(epoch.order) == set(range(NUM_SAMPLES))
-    found = compare_data(tmp_path / "moved", tmp_path / "whole")
-    assert found.is_equal and set(found.num_equal.values()) == {NUM_SAMPLES}, f"{found}, with seed {seed}"
+        epochs = exactly_once(folder)
+        assert [epoch.epoch for epoch in epochs] == list(range(NUM_EPOCHS))
+        for epoch in epochs:
+            assert epoch.is_complete and epoch.is_exact, epoch
+            assert set(epoch.order) == set(range(NUM_SAMPLES))
+        found = compare_data(folder, whole)
+        assert found.is_equal and set(found.num_equal.values()) == {NUM_SAMPLES}, found

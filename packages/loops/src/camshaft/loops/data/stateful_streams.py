@@ -55,7 +55,8 @@ class _OfStreaming:
 def shareable(loader: Any) -> tuple[ShareableStream, bool] | None:
     """Return the shareable stream that a loader reads, and whether it gives samples; None if there is none."""
     dataset = getattr(loader, "dataset", None)
-    for part, gives_samples in ((loader, False), (getattr(loader, "root", None), False), (dataset, True)):
+    parts: tuple[tuple[Any, bool], ...] = ((loader, False), (getattr(loader, "root", None), False), (dataset, True))
+    for part, gives_samples in parts:
         if all(callable(getattr(part, name, None)) for name in ("shared_state", "load_shared_state")):
             return part, gives_samples
     method = getattr(dataset, "state_dict", None)
