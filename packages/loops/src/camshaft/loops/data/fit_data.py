@@ -161,6 +161,8 @@ class TrainingBatches:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, as tensors and plain values if the loaders' states (and a batch read ahead) are."""
+        for leaf in self._leaves:
+            leaf.is_ahead = self._ahead.is_filled
         state = {"loader": self._loader.state_dict(), "read_ahead": self._ahead.state_dict()}
         return {**state, **attrs.asdict(self._running), "division": self._division}
 
@@ -190,9 +192,11 @@ class TrainingBatches:
             action = "Give the same data and limits, or resume from the end of an epoch."
             raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
         for leaf in self._leaves:
-            leaf.resharing = Resharing(before[0], num_left) if is_other_number else None
+            leaf.resharing, leaf.gives_again = Resharing(before[0], num_left) if is_other_number else None, False
         self._loader.load_state_dict(state["loader"])
         self._ahead.load_state_dict(state["read_ahead"], is_same_data=before == now)
+        if any(leaf.gives_again for leaf in self._leaves):
+            self._ahead.clear()
         self._first = num_done
         if is_reshared:
             sizes = [(one or 1, other or 1) for one, other in zip(before[1:], now[1:], strict=True)]
