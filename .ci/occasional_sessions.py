@@ -108,6 +108,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def moves(session: nox.Session) -> None:
+    """Kill runs on logical ranks, go on with other numbers of processes, in no gate; `-- --runs 500 --seed 3`."""
+    install(session, [PACKAGES["camshaft-forensics"]], extras=["test"])
+    session.run("python", "integration_tests/moves.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Overhead per step, next to other frameworks; arguments after `--` go to benchmarks/overhead.py."""
     constraints = constraints_without(session, "setuptools")

@@ -121,9 +121,12 @@ class ShardedStrategy(ParallelStrategy):
         saved_operations: SavedOperations | None = None,
         prefetch: int = 0,
         accumulation: Accumulation = "reduce",
+        logical_ranks: int | None = None,
         **parallel: Unpack[ParallelArguments],
     ) -> None:
         self.given_arguments = arguments_in(locals())
+        rule, action = "None: sharded gradients are not summed along a tree yet", "Use DDPStrategy, or leave it out."
+        require(logical_ranks is None, "logical_ranks", rule, logical_ranks, "ShardedStrategy", action)
         super().__init__(**parallel)
         kinds = get_args(Accumulation)
         require(accumulation in kinds, "accumulation", f"one of {kinds}", accumulation, "ShardedStrategy")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
@@ -23,6 +24,7 @@ from camshaft.strategies.precision.formats import scale_in
 
 if TYPE_CHECKING:
     from camshaft.strategies.compilation import Compilation
+    from camshaft.strategies.logical_ranks import LogicalRanks
 
 
 class TorchArguments(TypedDict, total=False):
@@ -64,6 +66,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
     __hook_base__: ClassVar[bool] = True
 
     given_arguments: dict[str, Any]
+    _logical: LogicalRanks | None = None
 
     def __init__(
         self,
@@ -97,12 +100,64 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """True if the latest step of an optimizer was skipped after an overflow."""
         return self.precision.has_skipped_step
 
+    @property
+    def num_logical_ranks(self) -> int | None:
+        """Number of logical ranks of all processes; None without."""
+        return None if self._logical is None else self._logical.number
+
+    @property
+    def logical_ranks(self) -> range:
+        """Indices of the logical ranks that this process plays, in their order; its own rank without."""
+        return range(self.data_rank, self.data_rank + 1) if self._logical is None else self._logical.ranks
+
+    @property
+    def logical_rank(self) -> int | None:
+        """The logical rank that was entered; None outside of steps."""
+        return None if self._logical is None else self._logical.index
+
+    def enter_logical_rank(self, index: int) -> None:
+        """Make the step and the backward that follow those of a logical rank; see `LogicalRanks.enter`."""
+        self._logical_ranks("enter_logical_rank").enter(index)
+
+    def leave_logical_ranks(self) -> None:
+        """End a step's microbatches: the module has the buffers of this process's first logical rank."""
+        self._logical_ranks("leave_logical_ranks").leave()
+
+    def logical_gradients(self) -> dict[int, dict[str, Tensor]]:
+        """Return gradients of an open accumulation window by logical rank and parameter's name. Collective.
+
+        Returns:
+            Those of all logical ranks in rank 0, this process's in others; nothing between windows. Copy them before
+            training goes on.
+        """
+        return self._logical_ranks("logical_gradients").open_gradients()
+
+    def load_logical_gradients(self, gradients: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Continue the accumulation window whose gradients `logical_gradients` returned in rank 0."""
+        self._logical_ranks("load_logical_gradients").load_open_gradients(gradients)
+
+    def _play(self, number: int, broadcast: Callable[[Iterable[Tensor]], None] = iter) -> None:
+        """Play this process's share of so many logical ranks; see `LogicalRanks`."""
+        from camshaft.strategies.logical_ranks import LogicalRanks  # few runs have them
+
+        where = type(self).__qualname__
+        self._logical = LogicalRanks(number, self.global_rank, self.world_size, where, broadcast)
+
+    def _logical_ranks(self, method: str) -> LogicalRanks:
+        if self._logical is None:
+            rule, where = "the number of logical ranks", type(self).__qualname__
+            action = f"Pass it, or do not call `{method}`."
+            raise RuntimeError(must_be("logical_ranks", rule, None, where, action))
+        return self._logical
+
     def setup_module(self, module: nn.Module) -> nn.Module:
         """Convert a module to this strategy's precision and move it to the device, in place.
 
         Returns:
             The module, or a `Computing` of it if the precision wraps its forward.
         """
+        if self._logical is not None:
+            self._logical.begin(module)
         self.precision.convert_module(module)
         self.place_module(module)
         if self.compilation is not None:
@@ -142,7 +197,15 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
         """Differentiate a scalar loss, by `loss.backward()` or by `differentiate(loss)` if that is given."""
-        self.precision.backward(loss, differentiate)
+        if self._logical is None:
+            self.precision.backward(loss, differentiate)
+        else:
+            self._logical.backward(loss, partial(self.precision.backward, differentiate=differentiate))
+
+    def set_gradient_sync(self, is_on: bool) -> None:
+        """Set whether the steps that follow end an accumulation window, for logical ranks."""
+        if self._logical is not None:
+            self._logical.syncs = is_on
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Unscale an optimizer's gradients."""

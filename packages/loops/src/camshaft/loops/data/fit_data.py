@@ -323,7 +323,13 @@ class FitData:
             warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
 
     def _make_batches(self) -> None:
-        self.batches = self.batches_class(self.loader, 0, self._settings.stateless_loaders, self._run.strategy)
+        if self._run.logical is not None:
+            from camshaft.loops.data.logical_loader import LogicalBatches, check_shared
+
+            check_shared(self._settings.use_distributed_sampler, "fit")
+            self.batches = LogicalBatches(self.loader, self._run)
+        else:
+            self.batches = self.batches_class(self.loader, 0, self._settings.stateless_loaders, self._run.strategy)
         if self._follows_samples:
             self.batches.follow_samples()
 
@@ -383,7 +389,9 @@ class FitData:
         self.generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
 
     def _moment(self) -> dict[str, Any]:
-        return {"progress": {**self._progress.state_dict(), "elapsed_seconds": 0.0}, "random": random_state()}
+        logical = self._run.logical
+        numbers = random_state() if logical is None else logical.common_numbers()
+        return {"progress": {**self._progress.state_dict(), "elapsed_seconds": 0.0}, "random": numbers}
 
     def load_as(self, origin: dict[str, Any]) -> None:
         """Ask for the loaders as the run did that is resumed: in the same epoch, with the same random numbers.
@@ -492,7 +500,7 @@ class FitData:
         loader = as_one_loader(given)
         loader = in_order(loader, "train") if self.limits.overfit_batches else loader
         strategy = self._run.strategy
-        if self._settings.use_distributed_sampler:
+        if self._settings.use_distributed_sampler and self._run.logical is None:
             loader = share_out(loader, strategy, stage="train")
         return with_changed_loaders(loader, strategy)
 

@@ -161,7 +161,7 @@ class SharedSampler:
             ValueError: If it differs, as when a sampler draws from a generator of its own.
         """
         assert self._prepared is not None
-        checksums = self._strategy.all_gather(_checksum(self._prepared.order))
+        checksums = self._strategy.all_gather(checksum_of(self._prepared.order))
         if any(checksum != checksums[0] for checksum in checksums):
             rule = "one that draws the same order in every process from the same random numbers, to be shared out"
             action = "Draw from global numbers or an attribute `generator`, or pass use_distributed_sampler=False."
@@ -240,7 +240,7 @@ def has_fixed_order(sampler: object) -> bool:
     return type(sampler) in (SequentialSampler, list, tuple, range)
 
 
-def _checksum(order: Iterable[Any]) -> int | None:
+def checksum_of(order: Iterable[Any]) -> int | None:
     """Return a checksum of an order of integers, or of batches of integers; None for others."""
     items = list(order)
     for numbers in (items, chain.from_iterable((len(batch), *batch) for batch in items)):

@@ -76,7 +76,7 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
         return loader.with_loaders(lambda leaf: share_out(leaf, strategy, stage=stage))
     if not isinstance(loader, DataLoader) or is_stream(loader):
         return loader
-    if any(all(hasattr(one, name) for name in names) for one in samplers_of(loader) for names in _PLACES):
+    if shares_by_itself(loader):
         _warn_of_padding(loader, stage)
         return loader
     kind = kind_to_copy(loader)
@@ -100,6 +100,11 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     if hasattr(loader, "snapshot_every_n_steps"):
         changes["snapshot_every_n_steps"] = loader.snapshot_every_n_steps
     return copy_loader(loader, kind, **changes)
+
+
+def shares_by_itself(loader: object) -> bool:
+    """Return whether a sampler of a loader gives one process's share."""
+    return any(all(hasattr(one, name) for name in names) for one in samplers_of(loader) for names in _PLACES)
 
 
 def with_changed_loaders(loader: Any, strategy: Strategy) -> Any:

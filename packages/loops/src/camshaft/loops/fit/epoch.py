@@ -53,6 +53,10 @@ class TrainingEpoch:
         self._progress = self._stopping.progress
         self._move = batch_mover(self._run)
         self._batch_start = batch_start_of_all(self._run)
+        self._batch_end: Callable[[Any, Any, int], Any] = self._run.hooks.on_train_batch_end
+
+    def follow_mode(self) -> None:
+        """Prepare another mode that was set; a subclass may need to."""
 
     def run(self) -> bool:
         """Run the epoch's batches, or those that are left after a resume. Collective.
@@ -72,7 +76,7 @@ class TrainingEpoch:
         """
         # The hot path: whatever the epoch cannot change is looked up here, not at every batch.
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
-        batch_start, batch_end = self._batch_start, run.hooks.on_train_batch_end
+        batch_start, batch_end = self._batch_start, self._batch_end
         schedulers, move = self._schedulers, self._move
         counts, stopping = progress.batches, self._stopping
         requests, agreement, may_stop = stopping.stop_requests, stopping.agreement, stopping.may_stop

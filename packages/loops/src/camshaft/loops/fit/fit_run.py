@@ -95,6 +95,8 @@ class FitRun:
         if checkpoint is not None:
             check_resumable(checkpoint)
             checkpoint = run.checkpoint = rank_state(checkpoint, run.strategy)
+            if run.logical is not None:
+                run.logical.take(checkpoint["fit"]["logical_ranks"])
         elif progress.is_inside_epoch:
             progress.end_epoch()
         run.epoch = progress.current_epoch
@@ -132,7 +134,12 @@ class FitRun:
         self.is_active = True
         stopping.start_clock()
         self._schedulers = SchedulerSteps(run, self.configured)
-        self.epoch = TrainingEpoch(run, self.mode, self._schedulers, data, stopping, self._validate)
+        epoch_class = TrainingEpoch
+        if run.logical is not None:
+            from camshaft.loops.fit.logical_ranks import LogicalEpoch
+
+            epoch_class = LogicalEpoch
+        self.epoch = epoch_class(run, self.mode, self._schedulers, data, stopping, self._validate)
         if run.order.train_start_first:
             self._begin_training()
         if run.checkpoint is not None:
@@ -177,6 +184,7 @@ class FitRun:
         mode.load_state_dict(state)
         mode.follow(settings)
         self.mode = self.epoch.mode = mode
+        self.epoch.follow_mode()
 
     def start_epoch(self) -> None:
         """Begin an epoch, or go on inside one. Hooks: train_dataloader, val_dataloader, on_train_epoch_start."""
@@ -260,7 +268,8 @@ class FitRun:
         restore_moment(run, self.data, is_inside_epoch=False)
         if run.metrics is not None:
             run.metrics.moment = None
-        self.final_state = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
+        fit = checkpoint["fit"] if run.logical is None else run.logical.own_part(checkpoint["fit"])
+        self.final_state = {"fit": fit, "rng": checkpoint["rng"]}
 
     def finish(self) -> None:
         """Keep the final state, and release the loaders with their worker processes."""
@@ -308,7 +317,7 @@ class FitRun:
             return self.final_state
         state = state_outside_of_fit(run, self.data)
         if self._metrics is not None:
-            state["fit"] = dict(self._metrics)
+            state["fit"] |= self._metrics
         if self.mode is not None:
             state["fit"] |= {"loaders": self.data.origin, "batches": self.data.batches.state_dict()}
             gradients = gradients_of(run) if self.mode.keeps_gradients else {}
@@ -357,13 +366,19 @@ class FitRun:
 
 def state_outside_of_fit(run: Run, data: FitData | None = None) -> dict[str, Any]:
     """Return the state of a run as it is where nothing is trained: metrics, as "fit", and random numbers, as "rng"."""
-    return {"fit": _metrics_of(run), "rng": random_state(() if data is None else data.generators)}
+    generators = () if data is None else data.generators
+    if run.logical is None:
+        return {"fit": _metrics_of(run), "rng": random_state(generators)}
+    facts = {"logical_ranks": run.logical.facts()}
+    return {"fit": _metrics_of(run) | facts, "rng": run.logical.common_numbers(generators)}
 
 
 def _metrics_of(run: Run) -> dict[str, Any]:
     """Return the logged values, and the states of the module's metrics."""
     logged = None if run.metrics is None else run.metrics.state_dict()
-    return {"metrics": logged, "metric_states": metric_states(run.module)}
+    if run.logical is None or run.logical.metrics is None:
+        return {"metrics": logged, "metric_states": metric_states(run.module)}
+    return {"metrics": logged, "metric_states": run.logical.metrics.state_dict()}
 
 
 def _reset(epoch_state: Mapping[str, EpochState]) -> None:

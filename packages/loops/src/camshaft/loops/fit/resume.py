@@ -137,7 +137,17 @@ def rank_state(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]
     Args:
         checkpoint: A checkpoint to resume from.
         strategy: Knows the rank of this process.
+
+    Raises:
+        ValueError: If it was saved with other logical ranks.
     """
+    count = getattr(strategy, "num_logical_ranks", None)
+    saved = checkpoint["fit"].get("logical_ranks", {}).get("count")
+    if count != saved:
+        action = "Pass as many, or load the weights alone with `load_from_checkpoint`."
+        raise ValueError(must_be("logical_ranks", f"that of the checkpoint ({saved})", count, "fit", action))
+    if count is not None:
+        return checkpoint  # it is the same for all processes
     ranks = checkpoint.get("ranks", [{"fit": checkpoint["fit"], "rng": checkpoint["rng"]}])
     rank, size, progress = strategy.global_rank, strategy.world_size, FitProgress()
     if len(ranks) == size == 1:
@@ -304,18 +314,10 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             mode.load_state_dict(fit["optimization"])
         else:
             mode.load_accumulation(fit["optimization"])
-        ratio = data.batches.step_ratio
-        factor = mode.reweigh_window(ratio) if progress.is_inside_epoch and ratio != 1 else 1.0
-        if mode.holds_gradients and batches.ready >= data.num_batches:
-            rule = "one with which samples are left for the accumulation window that is open"
-            action = "Use fewer, or resume from the end of a window."
-            raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
-        for name, parameter in run.module.named_parameters():
-            gradient = fit["gradients"].get(name)
-            placed = None if gradient is None else run.strategy.place_like(gradient, parameter)
-            parameter.grad = None if placed is None else placed.to(parameter.dtype)  # the precision may be another
-            if parameter.grad is not None and factor != 1:
-                parameter.grad.mul_(factor)
+        if run.logical is None:
+            _restore_gradients(run, data, mode, progress)
+        else:
+            run.strategy.load_logical_gradients(fit["gradients"])  # type: ignore[attr-defined]
     if progress.is_inside_epoch:
         for key, part in run.epoch_state.items():
             if isinstance(fit["metric_states"], JoinedStates):
@@ -323,6 +325,24 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
                 action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
                 raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
             part.load_state_dict(fit.get(key))
+
+
+def _restore_gradients(run: Run, data: FitData, mode: UpdateMode, progress: FitProgress) -> None:
+    """Restore the gradients of the accumulation window that is open, weighed for the processes of now."""
+    assert run.checkpoint is not None
+    ratio = data.batches.step_ratio
+    factor = mode.reweigh_window(ratio) if progress.is_inside_epoch and ratio != 1 else 1.0
+    if mode.holds_gradients and progress.batches.ready >= data.num_batches:
+        rule = "one with which samples are left for the accumulation window that is open"
+        action = "Use fewer, or resume from the end of a window."
+        raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
+    gradients = run.checkpoint["fit"]["gradients"]
+    for name, parameter in run.module.named_parameters():
+        gradient = gradients.get(name)
+        placed = None if gradient is None else run.strategy.place_like(gradient, parameter)
+        parameter.grad = None if placed is None else placed.to(parameter.dtype)  # the precision may be another
+        if parameter.grad is not None and factor != 1:
+            parameter.grad.mul_(factor)
 
 
 def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
@@ -339,12 +359,21 @@ def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
         run.metrics.load_state_dict(fit["metrics"])
         run.metrics.moment = "batch" if is_inside_epoch else "epoch"
     states = fit["metric_states"]
-    restore_metric_states(run.module, states.of(run.module) if isinstance(states, JoinedStates) else states)
+    if run.logical is not None and run.logical.metrics is not None:
+        run.logical.metrics.load_state_dict(states)
+    else:
+        restore_metric_states(run.module, states.of(run.module) if isinstance(states, JoinedStates) else states)
     restore_random_state(run.checkpoint["rng"], data.generators)
 
 
-def gradients_of(run: Run) -> dict[str, torch.Tensor]:
-    """Return copies of the gradients of a run's module, by the names of its parameters. Collective."""
+def gradients_of(run: Run) -> dict[Any, Any]:
+    """Return copies of the gradients of a run's module, by the names of its parameters. Collective.
+
+    With logical ranks such a dictionary for each of them, by its index, on the first process.
+    """
+    if run.logical is not None:
+        of_ranks: dict[int, dict[str, torch.Tensor]] = run.strategy.logical_gradients()  # type: ignore[attr-defined]
+        return {rank: {name: one.detach().clone() for name, one in named.items()} for rank, named in of_ranks.items()}
     getattr(run.strategy, "collect_gradients", no_op)()
     named = run.module.named_parameters()
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}

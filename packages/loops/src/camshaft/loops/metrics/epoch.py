@@ -49,6 +49,7 @@ class EpochLog:
     Attributes:
         entries: Entries in the order in which they began: of one name in several hooks the later value is the epoch's.
         latest: Entries by name alone: those of the hook and loader that logged last.
+        latest_for: The moment and loader for which `latest` holds, where several logical ranks log in turn.
         step_rows: Values of evaluation batches that are still to be sent.
         held_rows: Those that are reduced over processes when the epoch ends, as numbers.
         reduced: The epoch's values of all processes; None before they are reduced.
@@ -65,6 +66,7 @@ class EpochLog:
     step_rows: list[StepRow] = attrs.field(factory=list, init=False)
     held_rows: list[StepRow] = attrs.field(factory=list, init=False)
     reduced: list[EntryValue] | None = attrs.field(default=None, init=False)
+    latest_for: tuple[Moment | None, int] | None = attrs.field(default=None, init=False)
     _is_new_step: bool = attrs.field(default=True, init=False)
 
     def entry_for(

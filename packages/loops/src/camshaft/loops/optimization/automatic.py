@@ -20,7 +20,7 @@ from camshaft.loops.optimization.update import (
     without_graph,
 )
 from camshaft.loops.optimization.window import check_accumulation
-from camshaft.loops.state.run import Run
+from camshaft.loops.state.run import OfRanks, Run
 
 
 class AutomaticOptimization:
@@ -295,6 +295,8 @@ def batch_splitter(run: Run, settings: OptimizationSettings) -> Callable[[Any], 
         raise ValueError(must_be("training_step", rule, step, where, action))
 
     def split(batch: Any) -> Sequence[Any]:
+        if type(batch) is OfRanks:
+            return run.logical.split(split, batch, where)  # type: ignore[union-attr]
         if override is None:
             return split_along_time(batch, split_size, "the default split of a batch")
         splits = override(batch, split_size)

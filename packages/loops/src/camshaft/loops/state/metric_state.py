@@ -47,7 +47,7 @@ def metric_states(module: nn.Module) -> dict[str, Any]:
         TypeError: If a state holds anything but tensors and plain values.
     """
     copies: _Copies = {}
-    metrics = {name: metric for name, metric in _metrics(module).items() if _is_updated(metric)}
+    metrics = {name: metric for name, metric in metrics_of(module).items() if _is_updated(metric)}
     states: dict[str, Any] = {name: _state_of(name, metric, copies) for name, metric in metrics.items()}
     for name, collection in _grouped_collections(module).items():
         if collection._groups_checked:
@@ -71,7 +71,7 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
     """
     for name, tracker in _trackers(module).items():
         _restore_tracker(tracker, states.get(name, {"num_steps": 0})["num_steps"])
-    metrics, collections = _metrics(module), _grouped_collections(module)
+    metrics, collections = metrics_of(module), _grouped_collections(module)
     known = metrics.keys() | collections.keys() | _trackers(module).keys()
     unknown = sorted(states.keys() - known)
     if unknown:
@@ -109,7 +109,7 @@ class JoinedStates:
             ValueError: If the states of a metric of several processes cannot be made one, or if those of one process
                 would count otherwise among other processes.
         """
-        metrics = _metrics(module)
+        metrics = metrics_of(module)
         for name in {**self.of_first, **{name: None for state in self.states for name in state}}:
             if name in metrics:
                 _check_joinable(name, metrics[name], are_merged=self.are_merged)
@@ -160,7 +160,8 @@ def _detached_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _metrics(module: nn.Module) -> dict[str, Any]:
+def metrics_of(module: nn.Module) -> dict[str, Any]:
+    """Return the metrics in a module by name; see `metric_states`."""
     return {
         name: submodule
         for name, submodule in module.named_modules()
@@ -201,16 +202,24 @@ def _is_default(state: Any, default: Any) -> bool:
 
 
 def _state_of(name: str, metric: Any, copies: _Copies) -> dict[str, Any]:
-    attributes = vars(metric)
-    of_batch = attributes.get("_forward_cache")
+    of_batch = vars(metric).get("_forward_cache")
     can_be_logged = of_batch.numel() == 1 if isinstance(of_batch, Tensor) else isinstance(of_batch, (int, float))
-    beside = {name: attributes[name] for name in _BESIDE_STATES if isinstance(attributes.get(name), Tensor)}
     return {
         "states": {state: _copied(value, f"{name}.{state}", copies) for state, value in metric.metric_state.items()},
-        "counts": {count: attributes[count] for count in _COUNTS if count in attributes},
+        "counts": counts_of(metric),
         "of_batch": _copied(of_batch, name, copies) if can_be_logged else None,  # of other uses nothing is known
-        "beside_states": _copied(beside, name, copies),
+        "beside_states": _copied(beside_states(metric), name, copies),
     }
+
+
+def counts_of(metric: Any) -> dict[str, Any]:
+    """Return the attributes of a metric that count updates."""
+    return {count: vars(metric)[count] for count in _COUNTS if count in vars(metric)}
+
+
+def beside_states(metric: Any) -> dict[str, Tensor]:
+    """Return the tensors that a metric keeps beside its states."""
+    return {name: vars(metric)[name] for name in _BESIDE_STATES if isinstance(vars(metric).get(name), Tensor)}
 
 
 def _reset(metric: Any) -> None:
