@@ -223,11 +223,15 @@ def two_optimizers(parameters: Any) -> Any:
 
 
 SGD = partial(torch.optim.SGD, lr=0.1)
+LIMITED = {"limit_train_batches": 9, "num_samples": 80, "is_plain": True}
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true")
 
 ROWS: dict[str, Row] = {
     "nothing": changing({}, {}),
-    "`batch_size`": changing({}, {"batch_size": 5}),
+    "`num_workers`": changing({}, {"num_workers": 2}),
+    "`batch_size`": changing({"is_plain": True}, {"batch_size": 5}),
+    "`batch_size` under `limit_train_batches`": changing(LIMITED, {"batch_size": 5}),
+    "number of samples": changing({}, {"num_samples": 38}),
     "`limit_train_batches`": changing({}, {"limit_train_batches": 0.9}),
     "`accumulate_grad_batches`": changing({}, {"accumulate_grad_batches": 2}),
     "`precision`": Row([{"configure": SGD, "precision": name} for name in PRECISIONS]),

@@ -164,12 +164,16 @@ class TrainingBatches:
         for leaf in self._leaves:
             leaf.is_ahead = self._ahead.is_filled
         state = {"loader": self._loader.state_dict(), "read_ahead": self._ahead.state_dict()}
-        return {**state, **attrs.asdict(self._running), "division": self._division}
+        return {**state, **attrs.asdict(self._running), "division": self._division, "num_workers": self._num_workers}
 
     @property
     def _division(self) -> list[Any]:
         """Return the number of shares and the sizes of batches, which divide an epoch into batches."""
-        return [self._shares[1], *[getattr(leaf.loader, "batch_size", None) for leaf in self._leaves]]
+        return [self._shares[1], *[leaf.batch_size for leaf in self._leaves]]
+
+    @property
+    def _num_workers(self) -> list[int]:
+        return [leaf.num_workers for leaf in self._leaves]
 
     def load_state_dict(self, state: dict[str, Any], num_done: int) -> None:
         """Let the next iteration go on from a position; no random numbers are drawn.
@@ -184,15 +188,22 @@ class TrainingBatches:
         """
         saved = _Epoch(*[state.get(name, False) for name in ("num_batches", "is_limited", "is_reshared")])
         before, now = state["division"], self._division
-        is_other_number = before[0] != now[0]
-        is_reshared = num_done > 0 and is_other_number
+        if len(before) != len(now) or ("mode" in state["loader"]) != isinstance(self._loader, CombinedLoader):
+            if num_done:
+                rule, action = f"as many as in the checkpoint ({len(before) - 1})", "Resume from the end of an epoch."
+                raise ValueError(must_be("train loaders", rule, len(now) - 1, "fit", action))
+            return  # what other loaders keep beyond an epoch is nothing to these
         num_left = int(saved.num_batches) - num_done if saved.is_limited else None
+        of_leaves = zip(self._leaves, before[1:], state.get("num_workers", self._num_workers), strict=True)
+        for leaf, batch_size, num_workers in of_leaves:
+            leaf.resharing, leaf.gives_again = None, False
+            if before[0] != now[0] or leaf.is_read_otherwise(batch_size if num_done else None, num_workers):
+                leaf.resharing = Resharing(before[0], num_left)
+        is_reshared = num_done > 0 and any(leaf.resharing is not None for leaf in self._leaves)
         if num_done and saved.num_batches != self.num_batches and not (is_reshared or saved.is_reshared):
             rule = f"of {saved.num_batches} batches an epoch, as in the checkpoint, to resume inside an epoch"
             action = "Give the same data and limits, or resume from the end of an epoch."
             raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
-        for leaf in self._leaves:
-            leaf.resharing, leaf.gives_again = Resharing(before[0], num_left) if is_other_number else None, False
         self._loader.load_state_dict(state["loader"])
         self._ahead.load_state_dict(state["read_ahead"], is_same_data=before == now)
         if any(leaf.gives_again for leaf in self._leaves):

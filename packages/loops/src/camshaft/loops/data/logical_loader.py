@@ -230,6 +230,24 @@ class LogicalLoader:
         for part, state in zip(self._parts, states, strict=True):
             part.load_state_dict(copy.deepcopy(state))
 
+    num_workers = 0  # their number does not matter
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch of a rank; None if the loader does not tell."""
+        return getattr(self.loader, "batch_size", None)
+
+    def is_read_otherwise(self, batch_size: int | None, num_workers: int) -> bool:
+        """Return False: the position is counted in steps, whoever reads.
+
+        Raises:
+            ValueError: If the steps of then had batches of another size.
+        """
+        if batch_size != self.batch_size and batch_size is not None:
+            rule, action = f"that of the checkpoint ({batch_size})", "Give it, or resume from the end of an epoch."
+            raise ValueError(must_be("batch_size", rule, self.batch_size, "fit", action))
+        return False
+
     def follow_samples(self) -> bool:
         """Record the samples of each batch; see `ResumableLoader.follow_samples`."""
         self._follows = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -216,10 +216,8 @@ def draw_order(
         ValueError: If the sampler is another one, or of another length; or if its order cannot be known, as that of one
             that draws numbers between its items, from generators that others drew from as well.
     """
-    origin, sampler, expected, found = position["origin"], whole.sampler, position["length"], len(whole.sampler)
-    if (whole.name, found) != (position["sampler"], expected):
-        rule = f"that of the checkpoint ({position['sampler']} of {expected})"
-        raise ValueError(must_be("sampler", rule, f"{whole.name} of {found}", "fit", _DO))
+    check_sampler(whole, position)
+    origin, sampler, expected = position["origin"], whole.sampler, position["length"]
     num_items, is_lazy = expected - origin["before"], origin.get("is_lazy", False)
     generators, is_known, rest = generators_of(loader), True, iter(())
     if whole.replica is not None:
@@ -252,6 +250,13 @@ def draw_order(
     return order[:num_items], finish
 
 
+def check_sampler(whole: WholeOrder, position: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if the sampler is another one than that of a position, or of another length."""
+    found = f"{whole.name} of {len(whole.sampler)}"
+    if found != (expected := f"{position['sampler']} of {position['length']}"):
+        raise ValueError(must_be("sampler", f"that of the checkpoint ({expected})", found, "fit", _DO))
+
+
 class _Indices(Dataset[Any]):
     """Gives indices in place of samples."""
 
@@ -273,6 +278,8 @@ def _read_order(
     by_sample = {"sampler": whole.sampler, "batch_size": size, "drop_last": False}
     changes: dict[str, Any] = {"batch_sampler": whole.sampler} if size is None and has_batches else by_sample
     changes |= {"dataset": _Indices(len(loader.dataset)), "collate_fn": list if has_batches else _same}
+    if origin["num_workers"] == 0:
+        changes |= {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
     reader = make_reader(changes | {"num_workers": origin["num_workers"]})
     reader.load_state_dict(copy.deepcopy(origin["loader"]))
     items = list(reader)

@@ -28,13 +28,14 @@ from camshaft.loops.data.combined_loader import (
 from camshaft.loops.data.rest_of_order import (
     Resharing,
     advanced,
+    check_sampler,
     draw_order,
     position_in,
     rest_loader,
     share_rest,
     whole_order,
 )
-from camshaft.loops.data.samplers import ReplayedSampler, has_fixed_order, stateful_samplers
+from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, has_fixed_order, stateful_samplers
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
     ShareableStream,
@@ -64,6 +65,7 @@ _OTHER_STATE = (
     " Its `state_dict` takes other arguments than torch's protocol has. Use the loader that its library has for it, "
     "such as MosaicML's StreamingDataLoader."
 )
+_OTHER_WORKERS = " Read it by as many workers as before."
 
 
 class ResumableLoader:
@@ -308,9 +310,13 @@ class ResumableLoader:
                         sampler.load_state_dict(copy.deepcopy(its_state))
             elif self.resharing is not None and self._is_map_style and not self._samplers:
                 self._was_begun, self._unread = False, None  # nothing outlives an epoch
-            elif _has_other_state(self.loader):
+            elif _has_other_state(self.loader) or (
+                self.resharing is not None and self.resharing.num_before == self.shares[1] and "loader" in state
+            ):
+                self._was_begun, self._unread = False, None
                 name = type(self.loader).__name__
-                warn_user(f"The state of the train loader ({name}) is not restored; epochs may differ.{_OTHER_STATE}")
+                why = _OTHER_STATE if _has_other_state(self.loader) else _OTHER_WORKERS
+                warn_user(f"The state of the train loader ({name}) is not restored; epochs may differ.{why}")
             elif "loader" in state:
                 ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
                 going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
@@ -329,6 +335,27 @@ class ResumableLoader:
         batch_size = getattr(self.loader, "batch_size", None) if gives_samples else None
         num_used = self._num_read - self._num_before_load - self.is_ahead
         return copy.deepcopy(stream.shared_state(num_used * (batch_size or 1) * self.shares[1]))
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes that read the loader."""
+        return getattr(self.loader, "num_workers", 0)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch of a share; None if the loader does not tell."""
+        sampler = getattr(self.loader, "batch_sampler", None)
+        return sampler.batch_size if isinstance(sampler, SharedSampler) else getattr(self.loader, "batch_size", None)
+
+    def is_read_otherwise(self, batch_size: int | None, num_workers: int) -> bool:
+        """Return whether the loader's own state was taken with other batches, which matter to a sampler, or workers.
+
+        Args:
+            batch_size: The `batch_size` of then; None if it does not matter.
+            num_workers: The `num_workers` of then.
+        """
+        has_other_batches = self._is_map_style and None not in (batch_size, self.batch_size)
+        return num_workers != self.num_workers or (has_other_batches and batch_size != self.batch_size)
 
     def _position(self) -> dict[str, Any] | None:
         """Return the position in the order of all processes; None if that is unknown."""
@@ -351,6 +378,10 @@ class ResumableLoader:
         """
         whole, position = whole_order(self.loader, self.shares[1]), state.get("position")
         if self.resharing is not None and (position is None or whole is None):
+            if self.resharing.num_before == self.shares[1]:
+                rule = "read by as many workers, in batches of the same size, as in the checkpoint, or tell its order"
+                action = "Give the same, or resume from a checkpoint that was saved at an epoch's end."
+                raise ValueError(must_be("train loader", rule, self.loader, "fit", action))
             rule = f"that of the checkpoint ({self.resharing.num_before}), which was saved inside an epoch"
             action = (
                 "Use as many processes, resume from a checkpoint that was saved at an epoch's end, or give a stream "
@@ -409,6 +440,9 @@ class ResumableLoader:
         if self.resharing is not None or is_rest:
             self._go_on_with_rest(state)
             return
+        whole = whole_order(self.loader, self.shares[1]) if "position" in state else None
+        if whole is not None:
+            check_sampler(whole, state["position"])
         self._num_read = state["num_read"]
         if self._is_stateless or not self._is_exact():
             self._fast_forward(state)
