@@ -182,8 +182,8 @@ class StepCapture:
 
         Raises:
             InvalidArgumentError: With logical ranks; if the optimizer evaluates the loss itself; if several under
-                automatic optimization accumulate gradients or take turns by `frequency`; if `training_step` takes `hiddens`, the state between
-                parts of batches that are split along time; if parameters are sharded.
+                automatic optimization accumulate gradients or take turns by `frequency`; if `training_step` takes
+                `hiddens`, the state between parts of batches that are split along time; if parameters are sharded.
         """
         self.stop()
         is_automatic = getattr(module, "automatic_optimization", True)
