@@ -234,6 +234,9 @@ def fit(loader: Any, *, stop: int, save: Path | None = None, resume: Path | None
     trainer.fit(module, loader, ckpt_path=resume)
     if save is not None:
         trainer.save_checkpoint(save)
+    for leaf in getattr(loader, "flattened", [loader]):  # as garbage their workers would take ten seconds to end
+        if hasattr(getattr(leaf, "_iterator", None), "_shutdown_workers"):
+            leaf._iterator._shutdown_workers()
     return module.seen
 
 

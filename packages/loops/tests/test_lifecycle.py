@@ -38,6 +38,7 @@ def check_aftermath(fixture: Fixture, error: BaseException) -> None:
     assert frames[-1].name == "counted"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("verb", "kind"),
     [*((verb, ValueError) for verb in VERBS), ("fit", StopIteration), ("predict", StopIteration), ("fit", SystemExit)],

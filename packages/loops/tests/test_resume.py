@@ -308,3 +308,20 @@ def test_another_class_with_the_same_settings_goes_on_with_a_warning() -> None:
 
     with pytest.warns(UserWarning, match="The state of Adam in the checkpoint is loaded into OwnAdam"):
         resumed(lambda module: OwnAdam(module.parameters()), saved_with(adam))
+
+
+@pytest.mark.parametrize("limit", [{"max_steps": 4}, {"max_epochs": 1}, {"should_stop": True}], ids=str)
+def test_a_generator_goes_on_from_an_epochs_end_where_training_stopped(limit: dict[str, Any]) -> None:
+    def train(checkpoint: Any = None, should_stop: bool = False, **limits: Any) -> BareTrainer:
+        def after_last(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            trainer.fit_loop.should_stop = should_stop and batch_idx == 3
+
+        torch.manual_seed(3)
+        trainer = BareTrainer(Net(), callbacks=[hooked(on_train_batch_end=after_last)], **{"max_epochs": 3, **limits})
+        generator = torch.Generator().manual_seed(1)
+        data = DataLoader(make_batches(4), shuffle=True, generator=generator)
+        return trainer.fit(data, checkpoint=checkpoint)
+
+    stopped = train(**limit)
+    stopped.save_checkpoint("stopped")
+    assert same_bits(weights(train().module), weights(train(stopped.load("stopped")).module))

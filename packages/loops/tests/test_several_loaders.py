@@ -273,6 +273,7 @@ def test_test_and_prediction_take_a_sequence_apart_as_well() -> None:
 # Limits, for every kind of loader
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["sized", "unsized", "dataloader", "stream", "sized stream"])
 @pytest.mark.parametrize(
     ("limit", "expected"), [(0, 0), (0.0, 0), (1, 1), (3, 3), (4, 4), (9, 4), (1.0, 4), (0.5, 2), (0.3, 1), (0.2, None)]

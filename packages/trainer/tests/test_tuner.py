@@ -130,6 +130,7 @@ def test_after_an_error_the_trainer_is_as_before(tmp_path: Path) -> None:
     assert trainer.max_epochs == 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
 def test_a_batch_size_is_found_for_each_verb(tmp_path: Path, verb: Any, caplog: pytest.LogCaptureFixture) -> None:
     module, recording = Sized(most=20), Recording()

@@ -141,6 +141,7 @@ class LightningFitData(FitData):
             awaited, self._awaited = self._awaited, None
             self._follow_replacement()
             self.batches.load_state_dict(*awaited)
+            self._follow_epoch()
 
     def _make_batches(self) -> None:
         self.origin.pop("is_replaced", None)

@@ -20,6 +20,7 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 from camshaft.strategies.copy_stream import CopyStream
 from camshaft.strategies.precision import Precision, choose_precision
+from camshaft.strategies.precision.formats import scale_in
 
 if TYPE_CHECKING:
     from camshaft.strategies.compilation import Compilation
@@ -88,6 +89,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self._checkpoints = CheckpointWriter(self, save_asynchronously)
         self.copy_stream = copy_stream
         self._copies: CopyStream | None = None
+        self._gradient_factor = 1.0  # of saved gradients, whose scale may be another
 
     def connect(self) -> None:
         """Make the device the current one of this thread."""
@@ -222,8 +224,19 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         return self.precision.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the precision."""
+        """Restore the state of the precision; `place_like` then brings gradients of another one to its scale."""
         self.precision.load_state_dict(state)
+        self._gradient_factor = scale_in(self.precision.state_dict()) / scale_in(state)
+
+    def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
+        """Return a copy of a saved gradient on its parameter's device, in the scale of this precision."""
+        return self._scaled(super().place_like(value, parameter), parameter)
+
+    def _scaled(self, gradient: Tensor, parameter: Tensor) -> Tensor:
+        if self._gradient_factor == 1.0:
+            return gradient
+        widest = torch.promote_types(gradient.dtype, parameter.dtype)  # float16 alone would overflow
+        return gradient.to(widest) * self._gradient_factor
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
         """Write a checkpoint; see `CheckpointWriter.save`. Collective."""

@@ -56,13 +56,14 @@ def resumes_exactly(source: Any, num_items: int, dataset: Any = None) -> bool:
     return True
 
 
-def continues_from_end(stream: Any, state: Any, *, is_exhausted: bool) -> bool:
+def continues_from_end(stream: Any, state: Any, *, is_exhausted: bool, dataset: Any = None) -> bool:
     """Return whether a stream, in its next iteration, goes on from its state at the end of the last one.
 
     Copies are tried. A stream that was read to its end, and gives nothing after its state was loaded, begins anew by
     itself. One whose iteration was cut short does if two iterations over it begin alike. What cannot be copied goes on.
+    `dataset` is what a sampler's indices are of, as for `resumes_exactly`.
     """
-    trial = copied(stream)
+    trial = copied(stream, dataset)
     if trial is None:
         return True
     if is_exhausted:

@@ -17,11 +17,13 @@ from camshaft.loops.fit.limits import StoppingRules
 from camshaft.loops.fit.resume import (
     check_resumable,
     classes_of,
+    first_settings,
     gradients_of,
     rank_state,
     restore_moment,
     restore_position,
     restore_training,
+    settings_of,
 )
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
 from camshaft.loops.optimization.mode import StandardOptimizationFactory, UpdateMode
@@ -68,6 +70,8 @@ class FitRun:
     shows_ended_epoch: bool = attrs.field(default=False, init=False)
     _is_first_epoch: bool = attrs.field(default=True, init=False)
     _has_epoch_ended: bool = attrs.field(default=False, init=False)  # the hooks of the epoch's end were called
+    # of the optimizers and schedulers when the run began
+    _settings: list[list[Any]] = attrs.field(factory=list, init=False)
     _metrics: dict[str, Any] | None = attrs.field(default=None, init=False)  # as before the end of an epoch cut short
 
     def __attrs_post_init__(self) -> None:
@@ -103,6 +107,7 @@ class FitRun:
             data.load()
         self.final_state = None
         self.configured = self._factory.configure(run)
+        self._settings = settings_of(self.configured)
         self.configured.take(run.strategy.setup_optimizers(self.configured.optimizers))
         run.hooks.on_fit_start()
         data.reload_if_asked()
@@ -111,6 +116,7 @@ class FitRun:
             self._validation.progress.load_state_dict(checkpoint["loops"]["validate"])
             run.epoch = progress.current_epoch
             restore_training(run, checkpoint, self.configured)
+            self._settings = first_settings(run, self._settings)
         progress.should_stop |= stopping.time_is_over()
         stopping.agree()
 
@@ -234,7 +240,7 @@ class FitRun:
                 self._schedulers.step("epoch", progress.current_epoch, progress.current_epoch + 1)
             progress.epochs.completed += 1
             progress.end_epoch()
-            self.data.batches.end_epoch()
+            self.data.end_epoch()
             _reset(run.epoch_state)
         stopping.agree()
         self.shows_ended_epoch = is_complete
@@ -288,10 +294,15 @@ class FitRun:
 
         Returns:
             "fit" (the position in the data and the origin of its loaders, the accumulation window with its gradients,
-            metrics, classes of the optimizers) and "rng".
+            metrics, classes and first settings of optimizers and schedulers) and "rng".
         """
         state = self._state(run)
-        state = {**state, "fit": state["fit"] | {"optimizer_classes": classes_of(self.configured.optimizers)}}
+        schedulers = [config.scheduler for config in self.configured.schedulers]
+        classes = {
+            "optimizer_classes": classes_of(self.configured.optimizers),
+            "scheduler_classes": classes_of(schedulers),
+        }
+        state = {**state, "fit": state["fit"] | classes | {"settings": self._settings}}
         if self.epoch is not None and self._progress.is_inside_epoch:
             state["fit"] |= {key: part.state_dict() for key, part in run.epoch_state.items()}
         return state

@@ -80,6 +80,7 @@ def gather_rank_states(state: dict[str, Any], strategy: Strategy) -> dict[str, A
     gradients = state["fit"].get("gradients", {})
     own = _differing(gradients, strategy)
     of_rank = {**state, "fit": {**state["fit"], "gradients": {name: gradients[name].cpu() for name in own}}}
+    of_rank["data_rank"] = strategy.data_rank
     ranks = strategy.all_gather(of_rank)
     shared = {name: gradient for name, gradient in gradients.items() if name not in own}
     return {**ranks[0], "fit": {**ranks[0]["fit"], "gradients": shared}, "ranks": ranks}

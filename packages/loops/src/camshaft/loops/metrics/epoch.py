@@ -13,7 +13,7 @@ import attrs
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.loops.metrics.entry import Asked, Entry, Key, LogOptions, MetricEntry
-from camshaft.loops.metrics.values import Value, is_metric, log_error, to_floats
+from camshaft.loops.metrics.values import Value, is_metric, join_reductions, log_error, to_floats
 
 Reader = Literal["to_callbacks", "to_loggers", "to_progress_bars"]
 
@@ -222,6 +222,36 @@ class EpochLog:
             self.add((MetricEntry if saved["is_metric"] else Entry).from_state(saved))
         self.latest.clear()  # so that the next call for each name compares its options with those of the state
         self.num_steps = dict(state["num_steps"])
+
+
+def joined_logs(states: Sequence[Any], of_first: Any) -> Any:
+    """Return the state of a metric log that goes on for those of several processes, or for none, inside an epoch.
+
+    Args:
+        states: The states of these processes, that of its own first; None for logs that collect nothing.
+        of_first: The state of the first process, of which a process without an own one takes all but what it logged.
+    """
+    if of_first is None or of_first["train"] is None:
+        return states[0] if states else of_first
+    joined: dict[Any, dict[str, Any]] = {}
+    for position, state in enumerate(states or [of_first]):
+        for entry in state["train"]["entries"]:
+            known = joined.get((entry["hook"], entry["name"]))
+            is_own = position == 0 and bool(states)
+            is_shared = entry["options"]["sync_dist"] is not False
+            reduction = entry["reduction"] if is_own or (states and is_shared) else _without_values(entry["reduction"])
+            if known is None:
+                values = {} if is_own else {"step_value": None, "sent_value": None}
+                joined[entry["hook"], entry["name"]] = {**entry, **values, "reduction": reduction}
+            elif reduction is not None and known["reduction"] is not None:
+                known["reduction"] = join_reductions(known["reduction"], reduction, str(entry["options"]["reduce_fx"]))
+    own = states[0] if states else of_first
+    return {**own, "train": {**own["train"], "entries": list(joined.values())}}
+
+
+def _without_values(reduction: dict[str, Any] | None) -> dict[str, Any] | None:
+    empty: dict[str, Any] = {"tensors": [], "weights": [], "folded": [], "number": None, "weight": 0}
+    return None if reduction is None else {**reduction, **empty}
 
 
 def with_numbers(rows: Sequence[StepRow]) -> list[StepRow]:

@@ -136,6 +136,10 @@ class AutomaticOptimization:
         for update, its_state in zip(self._updates, state["updates"], strict=True):
             update.load_state_dict(its_state)
 
+    def reweigh_window(self, ratio: float) -> float:
+        """Weigh the steps so far of an open window; see `AccumulationWindow.reweigh`."""
+        return self._window.reweigh(ratio)
+
     def load_accumulation(self, state: dict[str, Any]) -> None:
         """Restore, between epochs, the accumulation that was set during the saved run.
 

@@ -130,9 +130,9 @@ class Preparation:
         """Prepare the gradients. Hooks: on_before_optimizer_step, configure_gradient_clipping."""
         window = self._window
         self._unscale_gradients(self._optimizer)
-        if window.length != 1 and window.position != window.divisor:
-            # another length than was known before the epoch's end
-            factor = window.divisor / window.position
+        if window.length != 1 and window.real_length != window.divisor:
+            # another length than was known before the epoch's end, or when other processes began it
+            factor = window.divisor / window.real_length
             for parameter in parameters_of(self._optimizer):
                 if parameter.grad is not None:
                     parameter.grad.mul_(factor)
