@@ -127,10 +127,16 @@ def test_a_limit_leaves_out_the_same_samples_of_an_epoch_that_other_processes_en
         assert set(found) == set(range(num_expected))
 
 
-def test_workers_read_what_the_process_itself_would_read() -> None:
+@pytest.mark.parametrize("chain", [[Leg(1, 3), Leg(3, 1, 1), Leg(2, 1), Leg(2, -1)], [Leg(3, 3), Leg(2, -1)]])
+def test_workers_read_what_the_process_itself_would_read(chain: list[Leg]) -> None:
+    """Also in the next epoch, although they have read the sampler to its end when the checkpoint was saved."""
+
     def run(num_workers: int) -> Any:
-        chain = [Leg(1, 3), Leg(3, 1, 1), Leg(2, 1), Leg(2, -1)]
-        return read_chain(lambda _: sequential(23, 2, num_workers=num_workers, shuffle=True), chain, 1)
+        def make_one(_: Any) -> Any:
+            generator = torch.Generator().manual_seed(1)
+            return sequential(23, 2, num_workers=num_workers, shuffle=True, generator=generator)
+
+        return read_chain(make_one, chain, 2)
 
     assert run(2) == run(0)
 
