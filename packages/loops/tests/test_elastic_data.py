@@ -50,6 +50,7 @@ def loader_of(kind: str, length: int, batch_size: int, drop_last: bool, loader_c
     drop_last=st.booleans(),
     chain=legs,
 )
+@example("stateful", DataLoader, 26, 2, True, [Leg(1, 9), Leg(6, 0, 1)])
 @example("shuffled", DataLoader, 40, 1, False, [Leg(1, 3), Leg(3, 2), Leg(2, 4, 1), Leg(8, 99)])
 def test_each_sample_of_an_epoch_is_read_once_whatever_worlds_it_has(
     kind: str, loader_class: Any, length: int, batch_size: int, drop_last: bool, chain: list[Leg]
