@@ -50,6 +50,7 @@ def loader_of(kind: str, length: int, batch_size: int, drop_last: bool, loader_c
     drop_last=st.booleans(),
     chain=legs,
 )
+@example("stateful", DataLoader, 26, 2, True, [Leg(1, 9), Leg(6, 0, 1)])
 @example("shuffled", DataLoader, 40, 1, False, [Leg(1, 3), Leg(3, 2), Leg(2, 4, 1), Leg(8, 99)])
 def test_each_sample_of_an_epoch_is_read_once_whatever_worlds_it_has(
     kind: str, loader_class: Any, length: int, batch_size: int, drop_last: bool, chain: list[Leg]
@@ -127,10 +128,16 @@ def test_a_limit_leaves_out_the_same_samples_of_an_epoch_that_other_processes_en
         assert set(found) == set(range(num_expected))
 
 
-def test_workers_read_what_the_process_itself_would_read() -> None:
+@pytest.mark.parametrize("chain", [[Leg(1, 3), Leg(3, 1, 1), Leg(2, 1), Leg(2, -1)], [Leg(3, 3), Leg(2, -1)]])
+def test_workers_read_what_the_process_itself_would_read(chain: list[Leg]) -> None:
+    """Also in the next epoch, although they have read the sampler to its end when the checkpoint was saved."""
+
     def run(num_workers: int) -> Any:
-        chain = [Leg(1, 3), Leg(3, 1, 1), Leg(2, 1), Leg(2, -1)]
-        return read_chain(lambda _: sequential(23, 2, num_workers=num_workers, shuffle=True), chain, 1)
+        def make_one(_: Any) -> Any:
+            generator = torch.Generator().manual_seed(1)
+            return sequential(23, 2, num_workers=num_workers, shuffle=True, generator=generator)
+
+        return read_chain(make_one, chain, 2)
 
     assert run(2) == run(0)
 

@@ -210,23 +210,23 @@ def draw_order(
         make_reader: Makes a loader like this one with a state, given the arguments that are others.
 
     Returns:
-        The order, and a function that draws what the sampler draws until its pass is over, to be called then.
+        The order, and a function that leaves the generators as a whole pass does, to be called at its end.
 
     Raises:
         ValueError: If the sampler is another one, or of another length; or if its order cannot be known, as that of one
             that draws numbers between its items, from generators that others drew from as well.
     """
     check_sampler(whole, position)
-    origin, sampler, expected = position["origin"], whole.sampler, position["length"]
-    num_items, is_lazy = expected - origin["before"], origin.get("is_lazy", False)
-    generators, is_known, rest = generators_of(loader), True, iter(())
+    origin, sampler = position["origin"], whole.sampler
+    num_items, draws, is_known = position["length"] - origin["before"], True, True
+    generators = generators_of(loader)
     if whole.replica is not None:
         _check_replicas(whole, position["worlds"])
     with isolated_randomness(generators):
         if "loader" in origin:
-            order, is_lazy = _read_order(loader, whole, origin, make_reader), True
+            order = _read_order(loader, whole, origin, make_reader)
         elif "start" not in origin or has_fixed_order(sampler):
-            order, is_known = list(sampler), whole.replica is not None or has_fixed_order(sampler)
+            order, draws, is_known = list(sampler), False, whole.replica is not None or has_fixed_order(sampler)
         else:
             restore_random_state(origin["start"], generators)
             parts = stateful_samplers(loader)
@@ -236,8 +236,9 @@ def draw_order(
             order = list(islice(rest, 1))
             numbers = shared_random_state(())
             order += rest if parts else islice(rest, num_items - 1)
-            is_known = not is_lazy or are_same(numbers, shared_random_state(()))
-        ends = [(one, one.get_state()) for one in generators] if is_lazy else []
+            is_known = not origin["is_lazy"] or are_same(numbers, shared_random_state(()))
+            next(rest, None)  # at its end it may draw once more
+        ends = [(one, one.get_state()) for one in generators] if draws else []
     if not is_known or len(order) < num_items:
         rule = f"one that draws an order of {num_items} in one piece when a pass begins"
         raise ValueError(must_be("sampler", rule, sampler, "fit", _DO))
@@ -245,7 +246,6 @@ def draw_order(
     def finish() -> None:
         for generator, its_state in ends:
             generator.set_state(its_state)
-        next(rest, None)
 
     return order[:num_items], finish
 

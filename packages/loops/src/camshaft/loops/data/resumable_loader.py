@@ -430,6 +430,7 @@ class ResumableLoader:
             _, num_batches, finish = self._rest
             if self._num_read == num_batches:
                 finish()
+                self._is_exhausted = True
             self._rest, self._reader, self._was_begun = None, self._source, False
 
     def _resume(self, state: dict[str, Any]) -> None:
