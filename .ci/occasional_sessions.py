@@ -101,6 +101,15 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def elastic(session: nox.Session) -> None:
+    """Ten thousand simulated chains of stops, kills and numbers of processes, and two hundred real ones, in no gate."""
+    install(session, PACKAGES.values(), extras=["test"])
+    simulated = "packages/loops/tests/test_elastic_data.py"
+    pytest(session, simulated, "-k", "read_once", "--examples-factor=100")
+    pytest(session, "packages/forensics/tests/test_elastic_runs.py", "--examples-factor=200")
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Plant faults in a copy of the tree and show that tests notice each, in no gate; `-- --list`, `-- accumul`."""
     install(session, PACKAGES.values(), extras=["test"])

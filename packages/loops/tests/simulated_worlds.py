@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
+from bare_ranks import on_ranks
 from ranks_in_turn import TapedStrategy, in_turn, seed_all
 
 from camshaft.loops.data.fit_data import TrainingBatches
@@ -49,7 +50,12 @@ class Checkpoint:
 
 
 def read_chain(
-    make: MakeLoader, legs: Sequence[Leg], num_epochs: int, limit: int | float = 1.0, stateless: Any = "refuse"
+    make: MakeLoader,
+    legs: Sequence[Leg],
+    num_epochs: int,
+    limit: int | float = 1.0,
+    stateless: Any = "refuse",
+    in_threads: bool = False,
 ) -> list[list[list[Any]]]:
     """Return what all ranks read in each epoch: steps, each with the batch of each rank; the last leg ends the run."""
     epochs: list[list[list[Any]]] = [[] for _ in range(num_epochs)]
@@ -62,7 +68,7 @@ def read_chain(
         ) -> Any:
             return _read_leg(make, strategy, leg, before, num_epochs, limit, stateless, is_last)
 
-        results = in_turn(leg.num_ranks, run, seeds=[7] * leg.num_ranks)
+        results = on_ranks(leg.num_ranks, run) if in_threads else in_turn(leg.num_ranks, run, seeds=[7] * leg.num_ranks)
         num_read = {len(read) for read, _ in results}
         assert len(num_read) == 1, "all ranks read as many batches"
         for of_ranks in zip(*[read for read, _ in results], strict=True):

@@ -72,7 +72,8 @@ class RunLedger(Callback):
       number of processes and however they are sharded; "settings" of the optimizers' groups.
     - "random" also covers Python's and NumPy's global generators ("python", "numpy"), which are slow to read.
 
-    The last line of a run that came to its end has "end", its last step, and these three of then.
+    The last line of a run that came to its end has "end", its last step, "epoch", the number of epochs that are
+    complete, and these three of then.
 
     The first line of the file is a header: versions, arguments, lengths of data, processes, switches of determinism.
     What differs in a run that goes on is noted in a line with "resumed" and "changed". Nothing waits for a device at a
@@ -118,6 +119,7 @@ class RunLedger(Callback):
         self._adds_on_host = True
         self._epoch = 0
         self._ranks = range(1)  # of which this process notes the windows: itself, or its logical ranks
+        self._data_ranks: list[int] = []
         self._batches: list[tuple[int, Any, Any]] = []  # the newest of each: index, samples, and the batch itself
         self._windows: list[_Window] = []
         self._rows: list[Update] = []
@@ -147,8 +149,10 @@ class RunLedger(Callback):
         self._adds_on_host = self._reads_at_once and not is_sharded
         data_ranks = list(range(_num_logical_ranks(trainer) or 0)) or strategy.all_gather(strategy.data_rank)
         state, self._loaded = self._loaded or (self._state if trainer.global_step else {}), {}
-        if state and len(state["windows"]) == len(data_ranks):
-            self._windows = [_Window(*map(list, state["windows"][rank])) for rank in self._ranks]
+        self._data_ranks = data_ranks
+        if state:
+            of_state = state["windows"], state.get("data_ranks"), data_ranks
+            self._windows = [_Window.of_rank(*of_state, rank) for rank in self._ranks]
         self._open(state, _facts(trainer, module, data_ranks), trainer)
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -206,7 +210,7 @@ class RunLedger(Callback):
         self._state = self._collect(trainer)
         digests = self._digests(trainer, module)
         if trainer.is_global_zero:
-            self._file.append([json_of({"end": trainer.global_step, **digests.read()})])
+            self._file.append([json_of({"end": trainer.global_step, "epoch": trainer.current_epoch, **digests.read()})])
             self._file.sync()
         self._trainer = None
 
@@ -301,7 +305,8 @@ class RunLedger(Callback):
         if self._file.position is not None:  # on rank 0
             self._file.sync()
         position = self._file.position
-        return {"position": None if position is None else list(attrs.astuple(position)), "windows": windows}
+        place = None if position is None else list(attrs.astuple(position))
+        return {"position": place, "windows": windows, "data_ranks": self._data_ranks}
 
     def _write(self, trainer: TrainerProtocol) -> None:
         """Write the lines of all updates that were made. Collective."""
@@ -350,12 +355,46 @@ class _Window:
         for name, noted in attrs.asdict(later, recurse=False).items():
             getattr(self, name).extend(noted)
 
+    @classmethod
+    def of_rank(
+        cls, windows: Sequence[Sequence[Any]], before: Sequence[int] | None, now: Sequence[int], rank: int
+    ) -> _Window:
+        """Return the window of a process of a resumed run.
+
+        With other processes the first one notes the samples of all, in their order; losses and norms of those that are
+        gone are noted by one that goes on for them.
+
+        Args:
+            windows: Those of all processes of then, as plain values.
+            before: The data ranks of then; None if they are unknown.
+            now: Those of now.
+            rank: Index of the process.
+        """
+        if len(windows) == len(now) and before in (None, list(now)):
+            return cls(*map(list, windows[rank]))
+        shares = [windows[list(before).index(one)] for one in sorted(set(before))] if before else list(windows)
+        batches = list(shares[0][0])
+        samples: list[Any] = [[] for _ in batches]
+        if now[rank] == 0:
+            samples = [
+                _in_turn([share[1][idx] for share in shares if idx < len(share[1])]) for idx in range(len(batches))
+            ]
+        mine = shares[now[rank] :: len(set(now))]
+        return cls(batches, samples, *([number for share in mine for number in share[place]] for place in (2, 3)))
+
     def plain(self) -> list[list[Any]]:
         """Return it as plain values; waits for the device."""
         samples = [one.hex() if isinstance(one, BatchDigest) else one for one in self.samples]
         _fetch([self])
         losses, norms = ([*json.loads(_bits_of(numbers))] for numbers in (self.losses, self.norms))
         return [self.batches, samples, losses, norms]
+
+
+def _in_turn(batches: Sequence[Any]) -> Any:
+    """Return the samples of the batches of all processes, one of each in turn; digests as they are."""
+    if not all(isinstance(batch, list) for batch in batches):
+        return list(batches)
+    return [batch[idx] for idx in range(max(map(len, batches))) for batch in batches if idx < len(batch)]
 
 
 @attrs.define(eq=False)

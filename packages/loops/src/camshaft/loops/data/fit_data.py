@@ -161,6 +161,8 @@ class TrainingBatches:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, as tensors and plain values if the loaders' states (and a batch read ahead) are."""
+        for leaf in self._leaves:
+            leaf.is_ahead = self._ahead.is_filled
         state = {"loader": self._loader.state_dict(), "read_ahead": self._ahead.state_dict()}
         return {**state, **attrs.asdict(self._running), "division": self._division, "num_workers": self._num_workers}
 
@@ -194,7 +196,7 @@ class TrainingBatches:
         num_left = int(saved.num_batches) - num_done if saved.is_limited else None
         of_leaves = zip(self._leaves, before[1:], state.get("num_workers", self._num_workers), strict=True)
         for leaf, batch_size, num_workers in of_leaves:
-            leaf.resharing = None
+            leaf.resharing, leaf.gives_again = None, False
             if before[0] != now[0] or leaf.is_read_otherwise(batch_size if num_done else None, num_workers):
                 leaf.resharing = Resharing(before[0], num_left)
         is_reshared = num_done > 0 and any(leaf.resharing is not None for leaf in self._leaves)
@@ -204,6 +206,8 @@ class TrainingBatches:
             raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
         self._loader.load_state_dict(state["loader"])
         self._ahead.load_state_dict(state["read_ahead"], is_same_data=before == now)
+        if any(leaf.gives_again for leaf in self._leaves):
+            self._ahead.clear()
         self._first = num_done
         if is_reshared:
             sizes = [(one or 1, other or 1) for one, other in zip(before[1:], now[1:], strict=True)]

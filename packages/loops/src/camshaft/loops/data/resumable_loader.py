@@ -38,10 +38,12 @@ from camshaft.loops.data.rest_of_order import (
 from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, has_fixed_order, stateful_samplers
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
+    ShareableStream,
     checksum,
     continues_from_end,
     copied,
     resumes_exactly,
+    shareable,
     stream_states,
     streams_at,
 )
@@ -87,6 +89,8 @@ class ResumableLoader:
 
     Attributes:
         resharing: What to know of the run whose state is loaded next, if that had another number of processes.
+        is_ahead: Whether the batch that was read last is still to be used.
+        gives_again: Whether the next iteration gives that batch of the loaded state once more.
     """
 
     shares: tuple[range, int] = range(1), 1
@@ -108,9 +112,12 @@ class ResumableLoader:
         self._start: dict[str, Any] | None = None
         self._before_begin: dict[str, Any] | None = None  # random numbers before an iteration that nothing reads yet
         self.resharing: Resharing | None = None
+        self.is_ahead = False
         self._reader: Any = self._source  # what the iteration that runs reads
         self._rest: tuple[dict[str, Any], int, Callable[[], None]] | None = None  # of an order; see `draw_order`
         self._follows_samples = False
+        self.gives_again = False
+        self._num_before_load = 0
         self._num_read = 0
         self._was_begun = False
         self._is_under_way = False
@@ -140,7 +147,7 @@ class ResumableLoader:
         if self._is_stateless or self._is_node_loader or is_stream(self.loader):
             self._start = random_state(generators_of(self.loader))
         self._leave_rest()
-        self._num_read = 0
+        self._num_read = self._num_before_load = 0
         return iter(self._source)
 
     @cached_property
@@ -257,10 +264,12 @@ class ResumableLoader:
         if self._before_begin is not None:
             state["before_begin"] = self._before_begin
         if self._is_under_way:
-            state["num_read"] = self._num_read
+            state |= {"num_read": self._num_read, "is_ahead": self.is_ahead}
             position = self._position()
             if position is not None:
                 state["position"] = position
+            if self._shareable is not None:
+                state["shared"] = self._shared_state(*self._shareable)
             if self._start is not None:
                 state["start"] = self._start
             if self._is_node_loader:
@@ -338,6 +347,16 @@ class ResumableLoader:
         has_other_batches = self._is_map_style and None not in (batch_size, self.batch_size)
         return num_workers != self.num_workers or (has_other_batches and batch_size != self.batch_size)
 
+    @property
+    def _shareable(self) -> tuple[ShareableStream, bool] | None:
+        return shareable(self.loader) if not self._is_map_style or self._is_node_loader else None
+
+    def _shared_state(self, stream: ShareableStream, gives_samples: bool) -> Any:
+        """Return the state of a stream for all processes, after what they have used of it."""
+        batch_size = getattr(self.loader, "batch_size", None) if gives_samples else None
+        num_used = self._num_read - self._num_before_load - self.is_ahead
+        return copy.deepcopy(stream.shared_state(num_used * (batch_size or 1) * self.shares[1]))
+
     def _position(self) -> dict[str, Any] | None:
         """Return the position in the order of all processes; None if that is unknown."""
         if self._rest is not None:
@@ -364,7 +383,10 @@ class ResumableLoader:
                 action = "Give the same, or resume from a checkpoint that was saved at an epoch's end."
                 raise ValueError(must_be("train loader", rule, self.loader, "fit", action))
             rule = f"that of the checkpoint ({self.resharing.num_before}), which was saved inside an epoch"
-            action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
+            action = (
+                "Use as many processes, resume from a checkpoint that was saved at an epoch's end, or give a stream "
+            )
+            action += "`shared_state` and `load_shared_state`."
             got = f"{self.shares[1]}, among which the order of its samples cannot be shared out anew"
             name = type(self.loader).__name__
             raise ValueError(f"`number of processes` must be {rule}, but got {got} ({name}) in fit. {action}")
@@ -385,6 +407,16 @@ class ResumableLoader:
             self._reader.load_state_dict(own)
         self._resumed = iter(self._reader)
 
+    def _go_on_with_stream(self, state: dict[str, Any]) -> None:
+        """Let the next iteration give this process's share of what is left of a stream."""
+        assert self._shareable is not None
+        stream, _ = self._shareable
+        stream.load_shared_state(copy.deepcopy(state["shared"]))
+        self._unread, self._was_begun, self.gives_again = None, False, True
+        self._num_read = self._num_before_load = state["num_read"] - state["is_ahead"]
+        self._start = state.get("start")
+        self._resumed = iter(self._source)
+
     def _make_reader(self, changes: dict[str, Any]) -> Any:
         """Return a loader with a state that reads as this one does, but for some arguments."""
         loader: Any = self.loader
@@ -401,6 +433,9 @@ class ResumableLoader:
             self._rest, self._reader, self._was_begun = None, self._source, False
 
     def _resume(self, state: dict[str, Any]) -> None:
+        if "shared" in state and (self.resharing is not None or self._is_stateless):
+            self._go_on_with_stream(state)
+            return
         is_rest = state.get("position", {}).get("stop") is not None
         if self.resharing is not None or is_rest:
             self._go_on_with_rest(state)
