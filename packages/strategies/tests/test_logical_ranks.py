@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -82,23 +83,26 @@ def test_an_open_window_goes_on_on_other_numbers_of_processes(tmp_path: Path) ->
 def train_gan(strategy: Any) -> list[Tensor]:
     torch.manual_seed(1)
     module = Gan()
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for optimizer in module.optimizers]
 
-    def training_step(batch: Tensor) -> None:
+    def training_step(batch: Tensor) -> Tensor:
+        losses = []
         for optimizer, loss in module.losses(batch):
             optimizer.zero_grad()
             strategy.backward(loss)
             strategy.clip_gradients(optimizer, 0.1, "norm")
             strategy.optimizer_step(optimizer)
+            losses.append(loss.detach())
+        strategy.together("schedulers", lambda: [scheduler.step() for scheduler in schedulers])
+        return torch.stack(losses)
 
     step = strategy.wrap_step(training_step)
     strategy.setup_module(module)
     strategy.setup_optimizers(module.optimizers)
     for batch_idx in range(3):
-        (rank,) = strategy.logical_ranks
-        strategy.enter_logical_rank(rank)
-        step(batch_of(rank, batch_idx))
-        strategy.leave_logical_ranks()
+        outputs = strategy.play_logical_ranks(lambda rank: step(batch_of(rank, batch_idx)))  # noqa: B023
     strategy.teardown()
+    assert len(outputs) == len(strategy.logical_ranks)
     return [parameter.detach() for parameter in module.parameters()]
 
 
@@ -106,6 +110,7 @@ def train_gan_by_hand(num_ranks: int) -> list[Tensor]:
     """Train a copy of the module for each logical rank, step by step together."""
     torch.manual_seed(1)
     modules = [Gan()]
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for optimizer in modules[0].optimizers]
     modules += [copy.deepcopy(modules[0]) for _ in range(num_ranks - 1)]
     for batch_idx in range(3):
         steps = []
@@ -126,26 +131,133 @@ def train_gan_by_hand(num_ranks: int) -> list[Tensor]:
             means = tree_reduce(gradients, op="mean")
             for module in modules:
                 optimizer = module.optimizers[idx]
+                optimizer.param_groups[0]["lr"] = modules[0].optimizers[idx].param_groups[0]["lr"]
                 own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
                 for parameter, mean in zip(own, means, strict=True):
                     parameter.grad = mean.clone()
                 nn.utils.clip_grad_norm_(own, 0.1)
                 optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
     return [parameter.detach() for parameter in modules[0].parameters()]
+
+
+def test_steps_that_update_by_themselves_take_turns_in_one_process() -> None:
+    found = train_gan(SingleDeviceStrategy("cpu", logical_ranks=NUM_RANKS))
+    assert digest(found) == digest(train_gan_by_hand(NUM_RANKS))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("num_processes", [2, 4])
-def test_optimizers_of_a_step_itself_average_along_the_tree(num_processes: int) -> None:
-    found = run_ranks(Path(__file__), num_processes, args=["gan", num_processes]).succeeded().named
-    assert [one["gan"] for one in found] == [digest(train_gan_by_hand(num_processes))] * num_processes
+def test_steps_that_update_by_themselves_average_along_the_tree(num_processes: int) -> None:
+    found = run_ranks(Path(__file__), num_processes, args=["gan", NUM_RANKS]).succeeded().named
+    assert [one["gan"] for one in found] == [digest(train_gan_by_hand(NUM_RANKS))] * num_processes
 
 
-def test_optimizers_of_a_step_itself_need_as_many_processes() -> None:
-    strategy = SingleDeviceStrategy("cpu", logical_ranks=2)
-    rule = r"`logical_ranks` must be as many as processes \(1\) where training_step calls optimizers itself, but got 2"
-    with pytest.raises(ValueError, match=rule):
-        strategy.setup_module(Gan())
+def playing(module: nn.Module, **arguments: Any) -> tuple[SingleDeviceStrategy, torch.optim.SGD]:
+    strategy = SingleDeviceStrategy("cpu", logical_ranks=2, **arguments)
+    strategy.setup_module(module)
+    (optimizer,) = strategy.setup_optimizers([torch.optim.SGD(module.parameters(), lr=0.5)])
+    return strategy, optimizer
+
+
+def test_each_step_finds_what_it_left_itself() -> None:
+    module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1, affine=False))
+    nn.init.ones_(module[0].weight)
+    strategy, optimizer = playing(module)
+    switches: list[int] = []
+    found: dict[int, list[Any]] = {0: [], 1: []}
+
+    def step(rank: int) -> int:
+        torch.manual_seed(rank)
+        module[1].running_mean.fill_(rank + 1)
+        module[0].weight.requires_grad_(rank == 0)
+        module[0].weight.requires_grad_()
+        if rank == 1:
+            torch.set_default_dtype(torch.float64)
+        strategy.backward((module[0].weight * (rank + 1)).sum())
+        found[rank] += [module[1].running_mean.item(), torch.initial_seed(), torch.get_default_dtype()]
+        module[0].weight.grad.mul_(2)  # as who clips by hand
+        optimizer.step()
+        optimizer.zero_grad()
+        found[rank] += [module[0].weight.item(), module[1].running_mean.item()]
+        torch.set_default_dtype(torch.float32)
+        return rank
+
+    assert strategy.play_logical_ranks(step, switches.append) == [0, 1]
+    assert found == {0: [1, 0, torch.float32, -0.5, 1], 1: [2, 1, torch.float64, -0.5, 2]}
+    assert switches == [0, 1, 0, 1, 0, 1, 0]
+    assert module[1].running_mean.item() == 1
+    assert strategy.logical_rank is None
+
+
+def test_a_window_that_steps_leave_open_is_each_ones_own() -> None:
+    module = nn.Linear(1, 1, bias=False)
+    strategy, optimizer = playing(module)
+
+    def step(rank: int, is_last: bool) -> None:
+        strategy.set_gradient_sync(is_last)
+        strategy.backward((module.weight * (rank + 1)).sum())
+        strategy.set_gradient_sync(True)
+        if is_last:
+            optimizer.step()
+
+    before = module.weight.item()
+    strategy.play_logical_ranks(lambda rank: step(rank, False))
+    assert {rank: one["weight"].item() for rank, one in strategy.logical_gradients().items()} == {0: 1, 1: 2}
+    strategy.play_logical_ranks(lambda rank: step(rank, True))
+    assert module.weight.item() == before - 0.5 * 3
+    assert strategy.logical_gradients() == {}
+
+
+def test_steps_that_update_in_other_orders_are_refused() -> None:
+    module = nn.Linear(1, 1)
+    strategy, optimizer = playing(module)
+
+    def step(rank: int) -> None:
+        strategy.backward(module.weight.sum())
+        if rank == 0:
+            optimizer.step()
+
+    with pytest.raises(
+        RuntimeError, match=r"`updates` must be the same on all logical ranks, in the same order, but got"
+    ):
+        strategy.play_logical_ranks(step)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_what_a_step_raises_is_raised(failing: int) -> None:
+    module = nn.Linear(1, 1)
+    strategy, _ = playing(module)
+
+    def step(rank: int) -> None:
+        strategy.backward(module.weight.sum())
+        if rank == failing:
+            raise LookupError("of a step")
+        strategy.backward(module.weight.sum())
+
+    with pytest.raises(LookupError, match="of a step"):
+        strategy.play_logical_ranks(step)
+    assert threading.active_count() == 1
+
+
+def test_an_update_before_all_have_computed_is_refused() -> None:
+    module = nn.Linear(1, 1)
+    strategy, optimizer = playing(module)
+    strategy.enter_logical_rank(0)
+    strategy.backward(module.weight.sum())
+    with pytest.raises(RuntimeError, match=r"`optimizer\.step` must be called after `leave_logical_ranks`, but got"):
+        optimizer.step()
+    strategy.teardown()
+    optimizer.step()
+
+
+def test_a_scale_that_each_update_changes_is_refused() -> None:
+    strategy, _ = playing(nn.Linear(1, 1), precision="16-mixed")
+    with pytest.raises(
+        ValueError, match="`precision` must be another than '16-mixed' where steps update by themselves"
+    ):
+        strategy.play_logical_ranks(lambda rank: None)
 
 
 @pytest.mark.parametrize("number", [0, 3, 12, -2, True, 2.0])

@@ -336,6 +336,8 @@ class DDPStrategy(ParallelStrategy):
             )
 
     def _finish_gradients(self) -> None:
+        if self._logical is not None and self._logical.turns is not None:
+            return  # they are averages
         replica = self._replica
         if replica is not None:
             if replica.holds_local_gradients and replica.syncs:
@@ -348,8 +350,8 @@ class DDPStrategy(ParallelStrategy):
         """Broadcast the buffers of rank 0. Collective."""
         if self._module is None or self.world_size == 1:
             return
-        is_own = self._replica is None or self._logical is not None
-        if self._arguments.broadcast_buffers if is_own else syncs_buffers(self._replica.ddp):
+        replica = self._replica if self._logical is None else None
+        if self._arguments.broadcast_buffers if replica is None else syncs_buffers(replica.ddp):
             self._enter("evaluation")
             broadcast_tensors(self._module.buffers())
 
@@ -358,7 +360,8 @@ class DDPStrategy(ParallelStrategy):
         values = [torch.view_as_real(one) if one.is_complex() else one for one in map(Tensor.detach, buffers)]
         if values and not group.is_simulated:
             assert dist.group.WORLD is not None
-            dist._broadcast_coalesced(dist.group.WORLD, values, _COALESCED_BYTES, 0)  # as at a step without
+            # as at a step without logical ranks
+            dist._broadcast_coalesced(dist.group.WORLD, values, _COALESCED_BYTES, 0)  # type: ignore[attr-defined]
 
     def _check_logical(self, sync_batchnorm: bool) -> None:
         """Raise `ValueError` for arguments with which a process would compute something else than the others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,11 @@ from torch import Tensor, nn
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 from camshaft.strategies.tree import PartialSums, Tensors, add_right, check_power_of_two, reduce_over_processes, world
+
+if TYPE_CHECKING:
+    from camshaft.strategies.turns import Turns
+
+T = TypeVar("T")
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"
 _Buffers = list[tuple[dict[str, Tensor | None], str, Tensor | None, Tensor | None]]
@@ -35,14 +40,27 @@ class LogicalRanks:
         number: K.
         ranks: The indices of this process's logical ranks.
         index: The one that is being computed; None outside of steps.
+        turns: What runs steps of several that update by themselves; None outside of such steps.
+        module: The module that was set up.
+        parameters: Its parameters when the window began.
         syncs: Whether the microbatches that follow end their accumulation window.
 
     Raises:
         ValueError: If K is not a power of two, or not a multiple of the number of processes.
     """
 
+    parameters: list[nn.Parameter]
+    _positions: dict[int, int]  # of parameters, by their ids
+    _windows: dict[int, Tensors]  # gradients of open windows that are not in place
+    _initial: Tensors | None  # with which all begin
+    _is_fresh: bool  # no gradient of the window is computed
+    _is_reduced: bool  # gradients are averages
+    _is_merged: bool  # a communication hook has averaged them
+    _buffers_before: _Buffers
+    _buffers_after: _Buffers
+
     def __init__(
-        self, number: int, rank: int, world_size: int, where: str, broadcast: Callable[[Iterable[Tensor]], None]
+        self, number: int, rank: int, world_size: int, where: str, broadcast: Callable[[Iterable[Tensor]], object]
     ) -> None:
         check_power_of_two("logical_ranks", number, where)
         rule, action = f"a multiple of the number of processes ({world_size})", "Start as many as divide it."
@@ -52,16 +70,17 @@ class LogicalRanks:
         self.ranks = range(rank * num_own, (rank + 1) * num_own)
         self._broadcast = broadcast
         self.index: int | None = None
+        self.turns: Turns | None = None
         self.syncs = True
-        self._module: nn.Module = nn.Module()
+        self.module: nn.Module = nn.Module()
         self._forget()
 
     def begin(self, module: nn.Module) -> None:
         """Prepare for a run of a module.
 
         Raises:
-            ValueError: If the module has what logical ranks cannot have: SyncBatchNorm, sparse gradients, parameters
-                that are left out, or several of them in a process under manual optimization.
+            ValueError: If the module has what logical ranks cannot have: SyncBatchNorm, sparse gradients, or parameters
+                that are left out.
         """
         where = f"{self._where} with logical_ranks"
         for name, part in module.named_modules():
@@ -72,11 +91,7 @@ class LogicalRanks:
             require(fits, "module", rule, kind, where, "Pass sparse=False.")
         rule, left_out = "without parameters that are left out of the reduction", getattr(module, _IGNORED, ())
         require(not left_out, "module", rule, left_out, where, "Freeze them, or leave logical_ranks out.")
-        rule = f"as many as processes ({self._world_size}) where training_step calls optimizers itself"
-        fits = len(self.ranks) == 1 or getattr(module, "automatic_optimization", True)
-        action = "Start as many processes, or use automatic optimization."
-        require(fits, "logical_ranks", rule, self.number, self._where, action)
-        self._module, self.index, self.syncs = module, None, True
+        self.module, self.index, self.syncs, self.turns = module, None, True, None
         self._forget()
 
     def enter(self, index: int) -> None:
@@ -92,15 +107,13 @@ class LogicalRanks:
         if index == first:
             self._begin_step()
         else:
-            gradients = self._take_gradients()
             if self.syncs:
-                with torch.no_grad():
-                    self._sums.add(gradients)
+                self.add_to_sums()
             else:
-                self._windows[index - 1] = gradients
+                self._windows[index - 1] = self._take_gradients()
             if previous == first:
-                self._buffers_after = _copies_of(self._module)
-            _restore(self._buffers_before)
+                self._buffers_after = copies_of(self.module)
+            restore(self._buffers_before)
             self._put_gradients(index)
         self.index = index
 
@@ -110,7 +123,7 @@ class LogicalRanks:
         if index is None:
             return
         if index != self.ranks.start:
-            _restore(self._buffers_after)
+            restore(self._buffers_after)
             if not self.syncs:
                 self._windows[index] = self._take_gradients()
                 self._put_gradients(self.ranks.start)
@@ -126,9 +139,13 @@ class LogicalRanks:
         Raises:
             RuntimeError: If this process plays several and none was entered, or the window's gradients are reduced.
         """
+        if self.turns is not None:
+            self.turns.backward(loss, differentiate)
+            return
         if len(self.ranks) > 1:
             fits = self.index is not None and not self._is_reduced
-            rule, action = "called once for each logical rank, after `enter_logical_rank`", "Add the losses up."
+            rule = "called once for each logical rank, after `enter_logical_rank`"
+            action = "Add the losses up, or run steps that update by themselves by `play_logical_ranks`."
             require(fits, "backward", rule, self.index, self._where, action, RuntimeError)
             if self._is_fresh:
                 self._begin_window()
@@ -145,15 +162,56 @@ class LogicalRanks:
         if self._is_merged or len(self.ranks) == 1:
             self._sums.clear()
             return
-        gradients: Tensors = [parameter.grad for parameter in self._parameters]
         with torch.no_grad():
-            gradients = self._merged(gradients)
+            gradients = self._merged(self.gradients())
             if self._world_size > 1:
                 gradients = self._reduce_over_processes(gradients)
             elif found := [gradient for gradient in gradients if gradient is not None]:
                 torch._foreach_div_(found, self.number)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+        self._sums.clear()
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
+
+    def take_turns(self, step: Callable[[int], T], switch: Callable[[int], None], device: torch.device) -> list[T]:
+        """Run a step that updates by itself for each of several logical ranks; see `Turns`. Collective.
+
+        Args:
+            step: Runs the step of one, given its index.
+            switch: Called with the index of the logical rank that goes on.
+            device: The strategy's device.
+
+        Returns:
+            What the steps return.
+        """
+        from camshaft.strategies.turns import Turns  # few modules update by themselves
+
+        self.enter(self.ranks.start)
+        windows, self._windows = self._windows, {}
+        self.turns = Turns(self, step, switch, device)
+        try:
+            outputs = self.turns.run([windows.get(index) for index in self.ranks])
+            local = self.turns.local_gradients()
+            self._windows = dict(zip(self.ranks[1:], local[1:], strict=False))
+            self._is_fresh = not local
+        finally:
+            self.turns, self.index, self._is_reduced = None, None, True
+            self._buffers_before = []
+        return outputs
+
+    def gradients(self) -> Tensors:
+        """Return the gradients that are in place."""
+        return [parameter.grad for parameter in self.parameters]
+
+    def add_to_sums(self) -> None:
+        """Add the gradients that are in place to the sums, which keep them."""
+        with torch.no_grad():
+            self._sums.add(self._take_gradients())
+
+    def average_last(self, loss: Tensor, differentiate: Callable[[Tensor], Any]) -> None:
+        """Differentiate the loss of this process's last logical rank, and reduce its gradients with the sums."""
+        self._is_reduced = self._is_merged = False
+        differentiate(loss)
+        self.finish()
 
     def merge(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Add the sums of this process's other logical ranks to gradients of its last one, in place."""
@@ -171,10 +229,10 @@ class LogicalRanks:
     def _reduce_over_processes(self, gradients: Tensors) -> Tensors:
         """Return the mean over all logical ranks, from this process's sums. None is what no process has. Collective."""
         found = [gradient is not None for gradient in gradients]
-        is_used = torch.tensor(found, dtype=torch.int32, device=self._parameters[0].device)
+        is_used = torch.tensor(found, dtype=torch.int32, device=self.parameters[0].device)
         dist.all_reduce(is_used, dist.ReduceOp.MAX)
         used = [position for position, one in enumerate(is_used.tolist()) if one]
-        pairs = [(gradients[position], self._parameters[position]) for position in used]
+        pairs = [(gradients[position], self.parameters[position]) for position in used]
         sums = [torch.zeros_like(parameter) if gradient is None else gradient for gradient, parameter in pairs]
         group = world()
         reduced: Tensors = [None] * len(gradients)
@@ -186,7 +244,7 @@ class LogicalRanks:
         """Return the gradients of each of this process's logical ranks in an open accumulation window, by name."""
         if self._is_fresh:
             return {}
-        parameters = dict(self._module.named_parameters())
+        parameters = dict(self.module.named_parameters())
         found: dict[int, Tensors] = {self.ranks.start: [parameter.grad for parameter in parameters.values()]}
         found |= self._windows
         return {
@@ -201,7 +259,7 @@ class LogicalRanks:
             return
         self._is_fresh = False
         self._find_parameters()
-        names = dict(self._module.named_parameters())
+        names = dict(self.module.named_parameters())
         for index in self.ranks:
             of_rank = gradients[index]
             self._windows[index] = [
@@ -214,26 +272,26 @@ class LogicalRanks:
         self._sums.clear()
         self._is_reduced = self._is_merged = False
         if self._world_size > 1:
-            self._broadcast(self._module.buffers())
+            self._broadcast(self.module.buffers())
         if len(self.ranks) > 1:
-            self._buffers_before = _copies_of(self._module)
+            self._buffers_before = copies_of(self.module)
             if self._is_fresh:
                 self._find_parameters()
 
     def _begin_window(self) -> None:
         """Let all logical ranks begin with the gradients that the first one has now: None, unless they are kept."""
-        initial: Tensors = [parameter.grad for parameter in self._parameters]
+        initial = self.gradients()
         if self.index == self.ranks.start and any(gradient is not None for gradient in initial):
             self._initial = initial
             self._put_gradients(self.ranks.start)
 
     def _find_parameters(self) -> None:
-        self._parameters = list(self._module.parameters())
-        self._positions = {id(parameter): position for position, parameter in enumerate(self._parameters)}
+        self.parameters = list(self.module.parameters())
+        self._positions = {id(parameter): position for position, parameter in enumerate(self.parameters)}
 
     def _take_gradients(self) -> Tensors:
-        gradients: Tensors = [parameter.grad for parameter in self._parameters]
-        for parameter in self._parameters:
+        gradients = self.gradients()
+        for parameter in self.parameters:
             parameter.grad = None
         return gradients
 
@@ -243,22 +301,17 @@ class LogicalRanks:
             return
         if gradients is self._initial and index != self.ranks[-1]:  # which keeps the tensors themselves
             gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
 
     def _forget(self) -> None:
-        self._parameters: list[nn.Parameter] = []
-        self._positions: dict[int, int] = {}
-        self._sums = PartialSums()
-        self._windows: dict[int, Tensors] = {}  # gradients of open windows that are not in place
-        self._initial: Tensors | None = None
-        self._is_fresh = self._is_reduced = True  # no gradient of the window is computed; its gradients are averages
-        self._is_merged = False
-        self._buffers_before: _Buffers = []
-        self._buffers_after: _Buffers = []
+        self.parameters, self._positions, self._sums = [], {}, PartialSums()
+        self._windows, self._initial = {}, None
+        self._is_fresh, self._is_reduced, self._is_merged = True, True, False
+        self._buffers_before, self._buffers_after = [], []
 
 
-def _copies_of(module: nn.Module) -> _Buffers:
+def copies_of(module: nn.Module) -> _Buffers:
     """Return copies of all buffers. A step may also bind a name to another tensor."""
     return [
         (part._buffers, name, buffer, None if buffer is None else buffer.detach().clone())
@@ -268,7 +321,7 @@ def _copies_of(module: nn.Module) -> _Buffers:
 
 
 @torch.no_grad()
-def _restore(copies: _Buffers) -> None:
+def restore(copies: _Buffers) -> None:
     for buffers, name, buffer, copy in copies:
         buffers[name] = buffer
         if buffer is None or copy is None:

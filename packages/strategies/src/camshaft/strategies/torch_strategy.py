@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from camshaft.hooks_core import StrategyDefaults, StrategyHooks
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.support.devices import make_current
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.optimizer_step import replace_step
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 from camshaft.strategies.copy_stream import CopyStream
 from camshaft.strategies.precision import Precision, choose_precision
@@ -25,6 +26,9 @@ from camshaft.strategies.precision.formats import scale_in
 if TYPE_CHECKING:
     from camshaft.strategies.compilation import Compilation
     from camshaft.strategies.logical_ranks import LogicalRanks
+
+
+T = TypeVar("T")
 
 
 class TorchArguments(TypedDict, total=False):
@@ -90,6 +94,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self.copy_stream = copy_stream
         self._copies: CopyStream | None = None
         self._gradient_factor = 1.0  # of saved gradients, whose scale may be another
+        self._restore_steps: list[Callable[[], None]] = []
 
     def connect(self) -> None:
         """Make the device the current one of this thread."""
@@ -123,6 +128,86 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """End a step's microbatches: the module has the buffers of this process's first logical rank."""
         self._logical_ranks("leave_logical_ranks").leave()
 
+    def play_logical_ranks(self, step: Callable[[int], T], switch: Callable[[int], None] | None = None) -> list[T]:
+        """Run a step that updates by itself (manual optimization) for each of this process's logical ranks. Collective.
+
+        Several take turns: where a step averages gradients by `backward`, or steps an optimizer, it waits until all
+        others have come there, and the optimizer steps once for all. Gradients, buffers, `requires_grad` and random
+        numbers are each one's own, at the cost of as many copies of gradients. `enter_logical_rank` and
+        `leave_logical_ranks` are not to be called.
+
+        Args:
+            step: Runs the step of one, given its index; in another thread for all but the first.
+            switch: Called with the index of the logical rank that goes on, whenever that changes.
+
+        Returns:
+            What the steps return, in the order of `logical_ranks`.
+
+        Raises:
+            RuntimeError: If steps average or update in different orders, or there are no logical ranks.
+            ValueError: If there are several under "16-mixed", whose scale depends on each update of each of them.
+        """
+        logical = self._logical_ranks("play_logical_ranks")
+
+        def go_on(index: int) -> None:
+            logical.index = index
+            self.set_gradient_sync(logical.syncs)
+            if switch is not None:
+                switch(index)
+
+        if len(logical.ranks) > 1:
+            if hasattr(self.precision, "scale_loss"):
+                rule, where = "another than '16-mixed' where steps update by themselves", type(self).__qualname__
+                action = "Use 'bf16-mixed', or as many processes as logical ranks."
+                raise ValueError(must_be("precision", rule, self.precision.name, where, action))
+            return logical.take_turns(step, go_on, self.device)
+        self.enter_logical_rank(logical.ranks.start)
+        go_on(logical.ranks.start)
+        outputs = [step(logical.ranks.start)]
+        self.leave_logical_ranks()
+        return outputs
+
+    def together(self, name: str, action: Callable[[], T]) -> T:
+        """Call a function once for all of this process's logical ranks, when the steps of all have come here.
+
+        For what a step under `play_logical_ranks` does to things that they share, such as a scheduler. Elsewhere it is
+        called at once.
+
+        Args:
+            name: What it is; the steps of all have to come to the same.
+            action: The function.
+
+        Returns:
+            What it returns, to all.
+        """
+        turns = None if self._logical is None else self._logical.turns
+        result: T = action() if turns is None else turns.together(name, action)
+        return result
+
+    def _step_together(self, name: str, optimizer: Optimizer) -> None:
+        """Make an optimizer step once for all logical ranks of this process, until `teardown`."""
+        logical = self._logical_ranks("setup_optimizers")
+
+        def around(original: Callable[..., Any]) -> Callable[..., Any]:
+            def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+                if logical.turns is None:
+                    rule, where = "called after `leave_logical_ranks`", type(self).__qualname__
+                    action = "Run steps that update by themselves by `play_logical_ranks`."
+                    if logical.index is not None:
+                        raise RuntimeError(must_be("optimizer.step", rule, logical.index, where, action))
+                    return original(*args, **kwargs)
+                closure, *rest = args or (kwargs.pop("closure", None),)
+                if closure is None:
+                    return self.together(name, partial(original, None, *rest, **kwargs))
+                with torch.enable_grad():
+                    loss = closure()
+                self.together(name, partial(original, None, *rest, **kwargs))
+                return loss
+
+            return step
+
+        self._restore_steps.append(replace_step(optimizer, around))
+
     def logical_gradients(self) -> dict[int, dict[str, Tensor]]:
         """Return gradients of an open accumulation window by logical rank and parameter's name. Collective.
 
@@ -136,7 +221,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """Continue the accumulation window whose gradients `logical_gradients` returned in rank 0."""
         self._logical_ranks("load_logical_gradients").load_open_gradients(gradients)
 
-    def _play(self, number: int, broadcast: Callable[[Iterable[Tensor]], None] = iter) -> None:
+    def _play(self, number: int, broadcast: Callable[[Iterable[Tensor]], object] = list) -> None:
         """Play this process's share of so many logical ranks; see `LogicalRanks`."""
         from camshaft.strategies.logical_ranks import LogicalRanks  # few runs have them
 
@@ -173,6 +258,9 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """Make optimizers step in this strategy's precision, and return them."""
         for optimizer in optimizers:
             self.precision.setup_optimizer(optimizer)
+        if len(self.logical_ranks) > 1:
+            for position, optimizer in enumerate(optimizers):
+                self._step_together(f"step of optimizer {position}", optimizer)
         return list(optimizers)
 
     def batch_to_device(self, batch: Any) -> Any:
@@ -248,6 +336,8 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     def teardown(self) -> None:
         """Restore the optimizers; keep the module on its device, not compiled, ready for the next verb."""
+        while self._restore_steps:
+            self._restore_steps.pop()()
         self.precision.release()
         if self.compilation is not None:
             self.compilation.end()

@@ -191,7 +191,7 @@ def reduce_over_processes(tensors: list[Tensor], group: dist.ProcessGroup, divis
         if before is not None:  # the next bucket is under way
             before[1].gather()
             values = before[1].finish()
-            parts = values.split([tensors[idx].numel() for idx in before[0]])
+            parts = torch.split(values, [tensors[idx].numel() for idx in before[0]])
             for idx, part in zip(before[0], parts, strict=True):
                 reduced[idx] = part.view(tensors[idx].shape)
         before = current
@@ -233,7 +233,7 @@ class TreeHook:
         self._num_logical_ranks, self._merge = num_logical_ranks, merge
         self._under_way: list[tuple[Exchange, torch.futures.Future[Tensor]]] = []
 
-    def __call__(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def __call__(self, state: None, bucket: Any) -> torch.futures.Future[Tensor]:
         """Begin to reduce a bucket. Returns the future of its values."""
         if bucket.index() == 0:
             self._under_way.clear()  # of a backward that failed

@@ -222,8 +222,8 @@ class LogicalLoader:
             return
         self._start, self._num_read = state["start"], state["num_steps"]
         with isolated_randomness(self._generators):
-            restore_random_state(self._start["numbers"], self._generators)  # type: ignore[index]
-            self._load(self._start["samplers"])  # type: ignore[index]
+            restore_random_state(self._start["numbers"], self._generators)
+            self._load(self._start["samplers"])
             self._order = self._drawn()
 
     def _load(self, states: Sequence[Any]) -> None:
@@ -318,7 +318,7 @@ def evaluation_shares(
         stage: The stage.
     """
     assert run.logical is not None
-    shares = []
+    shares: list[LogicalLoader] = []
     for loader in loaders:
         shares.append(LogicalLoader(loader, run, stage, len(shares)))
         for limit, argument in limits:

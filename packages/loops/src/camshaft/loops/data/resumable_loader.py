@@ -327,6 +327,16 @@ class ResumableLoader:
                 self.begin()
 
     @property
+    def _shareable(self) -> tuple[ShareableStream, bool] | None:
+        return shareable(self.loader) if not self._is_map_style or self._is_node_loader else None
+
+    def _shared_state(self, stream: ShareableStream, gives_samples: bool) -> Any:
+        """Return the state of a stream for all processes, after what they have used of it."""
+        batch_size = getattr(self.loader, "batch_size", None) if gives_samples else None
+        num_used = self._num_read - self._num_before_load - self.is_ahead
+        return copy.deepcopy(stream.shared_state(num_used * (batch_size or 1) * self.shares[1]))
+
+    @property
     def num_workers(self) -> int:
         """Number of worker processes that read the loader."""
         return getattr(self.loader, "num_workers", 0)
@@ -346,16 +356,6 @@ class ResumableLoader:
         """
         has_other_batches = self._is_map_style and None not in (batch_size, self.batch_size)
         return num_workers != self.num_workers or (has_other_batches and batch_size != self.batch_size)
-
-    @property
-    def _shareable(self) -> tuple[ShareableStream, bool] | None:
-        return shareable(self.loader) if not self._is_map_style or self._is_node_loader else None
-
-    def _shared_state(self, stream: ShareableStream, gives_samples: bool) -> Any:
-        """Return the state of a stream for all processes, after what they have used of it."""
-        batch_size = getattr(self.loader, "batch_size", None) if gives_samples else None
-        num_used = self._num_read - self._num_before_load - self.is_ahead
-        return copy.deepcopy(stream.shared_state(num_used * (batch_size or 1) * self.shares[1]))
 
     def _position(self) -> dict[str, Any] | None:
         """Return the position in the order of all processes; None if that is unknown."""

@@ -60,6 +60,10 @@ class RankMetrics:
         self._slots: list[list[dict[str, Any]]] = []  # of each rank, the attributes of each metric
         self._counts = [0] * len(self._metrics)
 
+    def __deepcopy__(self, memo: object) -> RankMetrics:
+        """Return itself: a copy of a metric computes of the same ranks."""
+        return self
+
     def install(self) -> None:
         """Let `compute` be of all ranks, until `uninstall`."""
         for metric in filter(has_default_sync, self._metrics):
