@@ -300,6 +300,7 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
     """
     assert run.checkpoint is not None
     fit, batches = run.checkpoint["fit"], progress.batches
+    is_moved = isinstance(fit.get("metric_states"), JoinedStates)  # inside an epoch, to other processes
     if "batches" in fit:
         if batches.ready != batches.completed:
             warn_user(
@@ -315,24 +316,26 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
         else:
             mode.load_accumulation(fit["optimization"])
         if run.logical is None:
-            _restore_gradients(run, data, mode, progress)
+            _restore_gradients(run, data, mode, progress, is_moved=is_moved)
         else:
             run.strategy.load_logical_gradients(fit["gradients"])  # type: ignore[attr-defined]
     if progress.is_inside_epoch:
         for key, part in run.epoch_state.items():
-            if isinstance(fit["metric_states"], JoinedStates):
+            if is_moved:
                 rule = "that of the checkpoint, which was saved inside an epoch whose outputs a hook of its end gets"
                 action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
                 raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
             part.load_state_dict(fit.get(key))
 
 
-def _restore_gradients(run: Run, data: FitData, mode: UpdateMode, progress: FitProgress) -> None:
+def _restore_gradients(
+    run: Run, data: FitData, mode: UpdateMode, progress: FitProgress, *, is_moved: bool
+) -> None:
     """Restore the gradients of the accumulation window that is open, weighed for the processes of now."""
     assert run.checkpoint is not None
     ratio = data.batches.step_ratio
     factor = mode.reweigh_window(ratio) if progress.is_inside_epoch and ratio != 1 else 1.0
-    if mode.holds_gradients and progress.batches.ready >= data.num_batches:
+    if is_moved and mode.holds_gradients and progress.batches.ready >= data.num_batches:
         rule = "one with which samples are left for the accumulation window that is open"
         action = "Use fewer, or resume from the end of a window."
         raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
