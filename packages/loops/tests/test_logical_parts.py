@@ -80,6 +80,24 @@ def test_a_pass_goes_on_from_its_state_in_other_hands() -> None:
         LogicalLoader(DataLoader(range(30)), run_of(range(4)), "train", 0).load_state_dict(begun.state_dict())  # type: ignore[arg-type]
 
 
+class Drawing(Dataset[Any]):
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(draws())
+
+    def __len__(self) -> int:
+        return 24
+
+
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_batches_are_made_with_the_same_numbers_in_whichever_process(batch_size: int | None) -> None:
+    loader = DataLoader(Drawing(), batch_size=batch_size)
+    whole, half = indices_of(loader, range(4)), indices_of(loader, range(2, 4))
+    assert half == [step[2:] for step in whole]
+    assert len({str(batch) for step in whole for batch in step}) == 4 * len(whole)
+    in_worker = DataLoader(Drawing(), batch_size=batch_size, num_workers=1)
+    assert indices_of(in_worker, range(2, 4)) == half
+
+
 def draws() -> list[float]:
     return [torch.rand(()).item(), random.random(), float(np.random.rand())]
 
