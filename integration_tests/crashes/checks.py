@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,15 @@ import attrs
 from launching import run_ranks
 
 from camshaft.callbacks import ModelCheckpoint
+from camshaft.hooks_core.support.durable_files import SUFFIX, found_at
 from camshaft.strategies import CheckpointError, read_checkpoint
 from camshaft.trainer.checkpoints import read_requested
 from crashes.persistence import Disk, State, after_kill, after_power_cut, build, contents, contents_on_disk
 from crashes.recorder import Operation, operations_of, recording
 from crashes.scenes import Scene, digest, ledger_lines, make_trainer, train
 
+JOB = {"TORCHELASTIC_RUN_ID": "crashes"}
+"""The name of the job, in all processes."""
 RANKS = Path(__file__).parents[1] / "crash_ranks.py"
 
 
@@ -30,6 +34,8 @@ class Recorded:
         orders: By digest of a checkpoint: the place of its save in the order of saves.
         weights: Digest of the final weights.
         final: What was in the folder at the end.
+        ledger: Its ledger's lines, if it has one.
+        epoch: The epoch of its newest checkpoint.
     """
 
     scene: Scene
@@ -39,16 +45,18 @@ class Recorded:
     orders: dict[str, int]
     weights: str
     final: dict[str, bytes | str]
+    ledger: list[Any] | None
+    epoch: int
 
 
 def record(name: str, scene: Scene, root: Path, log: Path) -> Recorded:
     """Run a scene and record it; an assertion fails if an operation was missed."""
     root.mkdir(parents=True)
     if scene.num_ranks == 1:
-        with recording(root, log) as recorder:
+        with environment(JOB), recording(root, log) as recorder:
             weights = train(scene, str(root), resume=False, mark=recorder.mark)
     else:
-        reports = run_ranks(RANKS, scene.num_ranks, args=[name, root, "record", log]).succeeded().reports
+        reports = run_ranks(RANKS, scene.num_ranks, args=[name, root, "record", log], env=JOB).succeeded().reports
         weights = reports[0][0]
     operations = operations_of(log)
     disk = Disk()
@@ -60,7 +68,20 @@ def record(name: str, scene: Scene, root: Path, log: Path) -> Recorded:
     durable = [one.data for one in operations if one.kind == "mark" and "durable" in one.data]
     orders = {one["digest"]: order for order, one in enumerate(durable)}
     assert len(orders) == len(durable) > 0
-    return Recorded(scene, name, root, operations, orders, weights, final)
+    ledger = ledger_lines(root) if scene.has_logs else None
+    newest = max(int(read_checkpoint(path)["epoch"]) for path in (root / "checkpoints").glob("*.ckpt"))
+    return Recorded(scene, name, root, operations, orders, weights, final, ledger, newest)
+
+
+@contextlib.contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables that are not set."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
@@ -82,8 +103,9 @@ class Checker:
     def __init__(self, run: Recorded) -> None:
         self._run = run
         self._trainer = make_trainer(run.scene, str(run.root), is_alone=True)
-        first = next(one for one in run.operations if one.kind == "mark")
-        del first
+        self._known: dict[Any, Any] = {}
+        strategy: Any = self._trainer.strategy
+        strategy.load_checkpoint = lambda path, **options: self._read(path)[0]
 
     def faults(self, number: int, state: State) -> list[str]:
         """Return what is wrong in a folder after the first operations of a run; nothing, as it should be."""
@@ -95,9 +117,10 @@ class Checker:
         found = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            fit_idx = 0
             for way in ("last", "restart"):
                 try:
-                    path, checkpoint = self._found(way)
+                    path, checkpoint = self._found(way, fit_idx)
                 except Exception as error:
                     found.append(f"{way}: {type(error).__name__}: {error}")
                     continue
@@ -105,26 +128,37 @@ class Checker:
                 if problem:
                     found.append(f"{way}: {path}: {problem}")
                 if checkpoint is not None and way == "last":
+                    fit_idx = checkpoint["fit_idx"]
                     found += self._faults_of_memory(checkpoint)
             # "last" has moved when the save after the next begins
             if run.scene.last is not None and num_begun > 1 and num_durable > 0:
                 found += self._faults_of_path(run.root / "checkpoints" / run.scene.last, num_durable - 2, num_begun)
         return found
 
-    def _found(self, way: str) -> tuple[str | None, Any]:
+    def _read(self, path: str) -> tuple[dict[str, Any], str]:
+        """Return a checkpoint and its digest, or raise; of what was read before at once."""
+        place = found_at(Path(path))
+        content = contents_on_disk(place) if place and place.is_dir() else place.read_bytes() if place else None
+        key = path, hash(tuple(sorted(content.items())) if isinstance(content, dict) else content)
+        if key not in self._known:
+            try:
+                checkpoint = read_checkpoint(path)
+                self._known[key] = checkpoint, digest(checkpoint)
+            except (CheckpointError, OSError) as error:
+                self._known[key] = error
+        known = self._known[key]
+        if isinstance(known, OSError | CheckpointError):
+            raise known.with_traceback(None)
+        return known
+
+    def _found(self, way: str, fit_idx: int) -> tuple[str | None, Any]:
+        """Return what `fit(ckpt_path="last")` resumes from, or a fit that an agent has restarted."""
         if way == "last":
             start = read_requested(self._trainer, "last", "fit")
-            return start.path, start.checkpoint
-        os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
-        try:
-            start = read_requested(self._trainer, None, "fit", self._fit_idx())
-        finally:
-            del os.environ["TORCHELASTIC_RESTART_COUNT"]
+        else:
+            with environment({**JOB, "TORCHELASTIC_RESTART_COUNT": "1"}):
+                start = read_requested(self._trainer, None, "fit", fit_idx)
         return start.path, start.checkpoint
-
-    def _fit_idx(self) -> int:
-        start = read_requested(self._trainer, "last", "fit")
-        return 0 if start.checkpoint is None else int(start.checkpoint["fit_idx"])
 
     def _problem(self, checkpoint: Any, oldest: int, num_begun: int) -> str | None:
         """Return why a checkpoint is not one of those that may be found, if it is not."""
@@ -139,7 +173,7 @@ class Checker:
 
     def _faults_of_path(self, path: Path, oldest: int, num_begun: int) -> list[str]:
         try:
-            problem = self._problem(read_checkpoint(path), oldest, num_begun)
+            problem = self._problem(self._read(str(path))[0], oldest, num_begun)
         except (CheckpointError, OSError) as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"path: {path}: {problem}"] if problem else []
@@ -156,11 +190,11 @@ class Checker:
                 continue
             callback.load_state_dict(memory)
             unwritten = {one["path"] for one in callback._unwritten}
-            last_of_unwritten = {one["last_path"] for one in callback._unwritten}
+            to_follow = {one["last_path"] for one in (*callback._unwritten, *callback._unfinished)}
             wanted = {*memory["best_k_models"], memory["best_model_path"], memory["last_model_path"]}
-            for path in wanted - unwritten - last_of_unwritten - {""}:
+            for path in wanted - unwritten - to_follow - {""}:
                 try:
-                    if digest(read_checkpoint(path)) not in self._run.orders:
+                    if self._read(path)[1] not in self._run.orders:
                         found.append(f"memory: {path} is none that was saved")
                 except (CheckpointError, OSError) as error:
                     found.append(f"memory: {path}: {type(error).__name__}: {error}")
@@ -175,15 +209,23 @@ class Checker:
         if run.scene.num_ranks == 1:
             weights = train(run.scene, str(run.root), resume=True)
         else:
-            outcome = run_ranks(RANKS, run.scene.num_ranks, args=[run.name, run.root, "resume"]).succeeded()
+            outcome = run_ranks(RANKS, run.scene.num_ranks, args=[run.name, run.root, "resume"], env=JOB).succeeded()
             weights = outcome.reports[0][0]
         found = [] if weights == run.weights else ["resume: other weights"]
         names, wanted = (
-            {path for path in one if path.startswith("checkpoints/") and path.endswith(".ckpt")}
+            {path for path in one if path.startswith("checkpoints/") and path.endswith(".ckpt") and SUFFIX not in path}
             for one in (contents_on_disk(run.root), run.final)
         )
-        if names != wanted:
+        # what a run was resumed from is not removed
+        if not names >= wanted or len(names - wanted) > 1:
             found.append(f"resume: {sorted(names ^ wanted)} in one of the two")
+        if (
+            run.scene.last is not None
+            and read_checkpoint(run.root / "checkpoints" / run.scene.last)["epoch"] != run.epoch
+        ):
+            found.append("resume: an older last")
+        if run.scene.has_logs and ledger_lines(run.root) != run.ledger:
+            found.append("resume: another ledger")
         return found
 
 

@@ -4,7 +4,7 @@ Two crashes are told apart:
 
 - The *process* is killed. What it asked the operating system for is done, in order; of the last write any part may be.
 - The *machine* loses power. Only what was flushed is certain:
-  - `fsync` of a file: its data and size, as of then. What was written later, or never flushed, may be there, be missing,
+  - `fsync` of a file: its data and size, as of then. What was written later, or never flushed, may be there or missing,
     end in the middle, or be zeros of the right length, for each file by itself.
   - `fsync` of a folder: the names in it, as of then. A name of a file is not made certain by `fsync` of the file.
   - Each other change of names (create, link, rename, remove, make or remove a folder) is there or not as a whole, and
@@ -21,7 +21,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,8 @@ from crashes.recorder import Operation
 NAMES = frozenset(("create", "mkdir", "link", "symlink", "rename", "unlink", "rmdir"))
 Fate = Literal["all", "none", "torn", "zeros"]
 """Of data that was written and not flushed."""
-MOST_AT_ONCE = 7
+FATES: tuple[Fate, ...] = ("all", "none", "torn", "zeros")
+MOST_AT_ONCE = 6
 """Up to so many changes of names that are not certain, every subset of them is tried."""
 
 
@@ -206,7 +207,8 @@ def content_of(node: Node, fate: Fate) -> bytes:
                 content[change.offset : change.offset + len(change.data)] = change.data
     if fate == "all" or fate == "none":
         return bytes(full if fate == "all" else flushed)
-    same = len(os.path.commonprefix([bytes(flushed), bytes(full)]))
+    pairs = enumerate(zip(flushed, full, strict=False))
+    same = next((place for place, (one, other) in pairs if one != other), min(len(flushed), len(full)))
     if fate == "torn":
         return bytes(full[: same + (len(full) - same) // 2])
     return bytes(full[:same]) + bytes(max(0, len(full) - same))
@@ -238,8 +240,11 @@ def after_power_cut(operations: Sequence[Operation]) -> Iterator[tuple[int, Stat
         if operation.kind == "mark":
             continue
         changes = [change.index for change in disk.uncertain()]
+        # a write changes no name: of the names only the two extremes are tried once more
+        several = subsets(changes) if operation.kind != "write" else iter({frozenset[int](), frozenset(changes)})
         torn = disk.files()
-        for missing, fates in product(subsets(changes), fates_of(torn)):
+        alike: list[dict[int, Fate]] = [{id(file): fate for file in torn} for fate in FATES] if torn else [{}]
+        for missing, fates in chain(product(several, alike), product([frozenset[int]()], each_of(torn))):
             yield number, disk.tree(missing, fates)
 
 
@@ -257,17 +262,12 @@ def subsets(changes: Sequence[int]) -> Iterator[frozenset[int]]:
     yield from found
 
 
-def fates_of(files: Sequence[Node]) -> Iterator[dict[int, Fate]]:
-    """Yield what may have become of the data of some files; of more than two the same for all but one."""
-    kinds: tuple[Fate, ...] = ("all", "none", "torn", "zeros")
-    if len(files) <= 2:
-        for fates in product(kinds, repeat=len(files)):
-            yield {id(file): fate for file, fate in zip(files, fates, strict=True)}
-        return
-    for common in kinds:
-        yield {id(file): common for file in files}
-        for other in files:
-            yield from ({id(file): common for file in files} | {id(other): fate} for fate in kinds if fate != common)
+def each_of(files: Sequence[Node]) -> Iterator[dict[int, Fate]]:
+    """Yield what may have become of the data of several files, where it is not the same for all: one has another."""
+    if len(files) > 1:
+        for common, other, fate in product(FATES, files, FATES):
+            if fate != common:
+                yield {id(file): common for file in files} | {id(other): fate}
 
 
 def build(state: State, root: Path) -> None:

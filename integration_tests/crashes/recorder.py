@@ -1,8 +1,8 @@
 """Records the file operations below a folder, of one or several processes, in the order in which they happen.
 
-Python's own calls are replaced for the time: those of `os` that change files, and `open`, whose files then write through
-a raw file that notes each system call. A library that writes without Python is not seen; `persistence.replay` shows that
-nothing was missed, since the folder that it builds from the record must be the real one, byte for byte.
+Python's own calls are replaced for the time: those of `os` that change files, and `open`, whose files then write by a
+raw file that notes each system call. A library that writes without Python is not seen; `checks.record` shows that
+nothing was missed, since the folder that the record makes must be the real one, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Operation:
 
     Attributes:
         kind: "create", "mkdir", "link", "symlink", "rename", "unlink", "rmdir": changes of names; "write", "truncate":
-            changes of a file; "utime": its time is set; "sync": a flush of a file or folder; "mark": something that the run tells.
+            changes of a file; "utime": its time is set; "sync": a flush of a file or folder; "mark": something that
+            the run tells.
         path: What it is about, relative to the folder.
         other: New name, or target of a symbolic link.
         inode: The number of the file or folder.
@@ -63,7 +64,7 @@ class Recorder:
 
     def note(self, kind: str, path: str = "", **facts: Any) -> None:
         """Append an operation."""
-        relative = path.removeprefix(self._root)
+        relative = f"{path}/".removeprefix(self._root).rstrip("/") if path else ""
         self._log.write(pickle.dumps(Operation(kind, relative, time_ns=time.time_ns(), **facts)))
 
     def mark(self, **facts: Any) -> None:
@@ -194,7 +195,9 @@ def _two_paths(kind: str) -> Any:
             found = recorder.counts(target)
             with recorder.held() if found else contextlib.nullcontext():
                 # rename() between two names of one file does nothing
-                is_same = kind == "rename" and os.path.exists(target) and os.path.samefile(source, target)
+                is_same = (
+                    kind == "rename" and os.path.lexists(target) and os.path.samestat(*map(os.lstat, (source, target)))
+                )
                 result = real(source, target, *args, **options)
                 if found and not is_same:
                     other = found.removeprefix(recorder._root)

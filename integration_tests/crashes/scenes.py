@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,11 @@ from torch.utils.data import DataLoader
 
 from camshaft.callbacks import CSVLogger, ModelCheckpoint, PreemptionCheckpoint
 from camshaft.forensics import RunLedger
+from camshaft.forensics.ledger.ledger_file import read_ledger
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.support.remote_files import join
 from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
-from camshaft.trainer import Trainer, TrainingModule
+from camshaft.trainer import Trainer, TrainingModule, seed_everything
 
 SCORES = (3.0, 1.0, 2.0, 0.5, 4.0)
 """By epoch: the two best ones change, and one epoch is not kept."""
@@ -114,7 +114,7 @@ SCENES = {
     "two callbacks": Scene(_two, last=None),
     "asynchronous": Scene(_best_and_last, is_asynchronous=True),
     "ledger and CSV": Scene(_best_and_last, has_logs=True),
-    "preempted": Scene(_preempted, leaves_at=5),
+    "preempted": Scene(_preempted, last=None, leaves_at=5),
     "sharded": Scene(_newest, num_ranks=2, last=None),
     "sharded, last alone": Scene(_last_alone, num_ranks=2),
     "sharded, best and last": Scene(_best_and_last, num_ranks=2),
@@ -159,7 +159,7 @@ def train(scene: Scene, root: str, *, resume: bool, mark: Callable[..., None] | 
         mark: Is told when a checkpoint's writing begins, and when it is durable, on rank 0.
     """
     warnings.simplefilter("ignore")
-    torch.manual_seed(1)
+    seed_everything(1, verbose=False)
     data = torch.arange(32.0).reshape(16, 2) / 32
     loader = DataLoader(data, batch_size=4 // scene.num_ranks, shuffle=True)
     trainer, module = make_trainer(scene, root), Net()
@@ -217,7 +217,7 @@ def digest(value: Any) -> str:
 
 
 def ledger_lines(root: Path) -> list[Any]:
-    """Return the lines of a run's ledger, without what a resume notes."""
-    text = (root / "logs" / "ledger.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()[1:]]
-    return [{name: value for name, value in line.items() if name != "chain"} for line in lines if "resumed" not in line]
+    """Return the lines of a run's ledger, without its end and what a resume notes."""
+    lines = read_ledger(root / "logs" / "ledger.jsonl").lines
+    wanted = [line for line in lines if not line.keys() & {"resumed", "end"}]
+    return [{name: value for name, value in line.items() if name != "chain"} for line in wanted]
