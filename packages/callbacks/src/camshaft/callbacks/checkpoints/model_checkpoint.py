@@ -551,9 +551,11 @@ class ModelCheckpoint(Checkpoint):
     def _write_missing(self, trainer: TrainerProtocol) -> None:
         """Do what a crash kept the resumed run from doing. Collective."""
         unfinished, self._unfinished = self._unfinished, []
-        for save in unfinished if self._pending is not None else ():
-            again = self._pending.add(save["path"], self.state_dict(), tuple(save["displaced"]), save["last_path"])
-            self._pending.finish(again)
+        pending = self._pending
+        if pending is not None:
+            for save in unfinished:
+                displaced = tuple(save["displaced"])
+                pending.finish(pending.add(save["path"], self.state_dict(), displaced, save["last_path"]))
         unwritten, self._unwritten = self._unwritten, []
         for save in unwritten:
             self._request_save(trainer, save["path"], tuple(save["displaced"]), save["last_path"])
