@@ -110,6 +110,13 @@ def elastic(session: nox.Session) -> None:
 
 
 @nox.session
+def crashes(session: nox.Session) -> None:
+    """Every file operation of a save at which a run may be cut off, in no gate; `-- sharded` picks a scene."""
+    install(session, PACKAGES.values(), extras=["test"])
+    session.run("python", "integration_tests/crash_points.py", *session.posargs)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Plant faults in a copy of the tree and show that tests notice each, in no gate; `-- --list`, `-- accumul`."""
     install(session, PACKAGES.values(), extras=["test"])

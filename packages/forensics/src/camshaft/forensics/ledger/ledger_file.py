@@ -28,7 +28,7 @@ import torch
 
 from camshaft.callbacks.arguments import InvalidArgumentError, usable_path
 from camshaft.forensics.ledger.digests import hex_of
-from camshaft.hooks_core.support.durable_files import append, flush
+from camshaft.hooks_core.support.durable_files import append, flush, make_folder
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import (
     absolute,
@@ -116,7 +116,7 @@ class LedgerFile:
             OSError: If the disk refuses, or another error of the store's library.
         """
         if isinstance(self.path, Path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             if self.path.exists():
                 os.replace(self.path, previous_ledger_of(self.path))
         else:
