@@ -328,9 +328,7 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             part.load_state_dict(fit.get(key))
 
 
-def _restore_gradients(
-    run: Run, data: FitData, mode: UpdateMode, progress: FitProgress, *, is_moved: bool
-) -> None:
+def _restore_gradients(run: Run, data: FitData, mode: UpdateMode, progress: FitProgress, *, is_moved: bool) -> None:
     """Restore the gradients of the accumulation window that is open, weighed for the processes of now."""
     assert run.checkpoint is not None
     ratio = data.batches.step_ratio
