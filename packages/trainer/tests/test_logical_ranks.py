@@ -73,3 +73,19 @@ def test_evaluation_and_prediction_count_each_sample_once() -> None:
 def test_trials_of_callbacks_are_refused() -> None:
     with pytest.raises(RuntimeError, match="`trial` must be used without logical ranks"):
         trainer(callbacks=[LearningRateFinder()]).fit(Model(), loader())
+
+
+def test_a_hook_that_draws_nothing_changes_no_random_number() -> None:
+    class Idle(Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None: ...
+
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None: ...
+
+    def trained(*callbacks: Callback) -> torch.Tensor:
+        torch.manual_seed(1)
+        model = Model()
+        data = DataLoader(TensorDataset(torch.randn(16, 2)), batch_size=2, shuffle=True)
+        trainer(max_epochs=3, callbacks=[*callbacks]).fit(model, data)
+        return model.layer.weight
+
+    assert torch.equal(trained(), trained(Idle()))

@@ -80,6 +80,10 @@ class LogicalRanks:
             yield place, rank
         self.current = None
         self.on_enter(-1)
+        self.end_part()
+
+    def end_part(self) -> None:
+        """Put the common numbers of a part's end in place, also of one in which nothing runs."""
         self._seed(self.count)
         self._part += 1
 
