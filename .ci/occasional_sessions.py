@@ -101,10 +101,33 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def elastic(session: nox.Session) -> None:
+    """Ten thousand simulated chains of stops, kills and numbers of processes, and two hundred real ones, in no gate."""
+    install(session, PACKAGES.values(), extras=["test"])
+    simulated = "packages/loops/tests/test_elastic_data.py"
+    pytest(session, simulated, "-k", "read_once", "--examples-factor=100")
+    pytest(session, "packages/forensics/tests/test_elastic_runs.py", "--examples-factor=200")
+
+
+@nox.session
+def crashes(session: nox.Session) -> None:
+    """Every file operation of a save at which a run may be cut off, in no gate; `-- sharded` picks a scene."""
+    install(session, PACKAGES.values(), extras=["test"])
+    session.run("python", "integration_tests/crash_points.py", *session.posargs)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Plant faults in a copy of the tree and show that tests notice each, in no gate; `-- --list`, `-- accumul`."""
     install(session, PACKAGES.values(), extras=["test"])
     session.run("python", ".ci/planted_faults.py", *session.posargs)
+
+
+@nox.session
+def moves(session: nox.Session) -> None:
+    """Kill runs on logical ranks, go on with other numbers of processes, in no gate; `-- --runs 500 --seed 3`."""
+    install(session, [PACKAGES["camshaft-forensics"]], extras=["test"])
+    session.run("python", "integration_tests/moves.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from camshaft.callbacks.checkpoints.files import point_last_at
-from camshaft.callbacks.checkpoints.state import KeptCheckpoints, PendingSave, PendingSaves, unwritten_saves
+from camshaft.callbacks.checkpoints.state import (
+    KeptCheckpoints,
+    PendingSave,
+    PendingSaves,
+    unfinished_saves,
+    unwritten_saves,
+)
 from camshaft.callbacks.monitoring import Mode
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.5, math.nan, math.inf, -math.inf]), max_size=12)
@@ -167,3 +174,30 @@ def test_a_saved_state_tells_saves_that_were_never_written_from_files_that_are_g
     kept.forget(missing)
     assert list(kept.best_k_models) == [paths[1], paths[0]] and kept.best_model_path == paths[1]
     assert float(kept.best_model_score or 0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("last", "displaced", "expected"),
+    [
+        (None, None, ("last.ckpt", [])),  # killed before "last" was there
+        (1, 1, ("last.ckpt", ["old.ckpt"])),  # killed before it moved
+        (2, 1, (None, ["old.ckpt"])),  # killed before the displaced one was removed
+        (2, None, None),  # not killed
+        (3, 3, None),  # a later save has moved "last", and used the other name again
+    ],
+)
+def test_what_a_crash_kept_from_following_a_save_is_told_by_age(
+    last: int | None, displaced: int | None, expected: Any, tmp_path: Path
+) -> None:
+    for name, age in {"new.ckpt": 2, "last.ckpt": last, "old.ckpt": displaced}.items():
+        if age is not None:
+            (tmp_path / name).touch()
+            os.utime(tmp_path / name, (age, age))
+    new, last_path, old = (str(tmp_path / name) for name in ("new.ckpt", "last.ckpt", "old.ckpt"))
+    pending = [{"path": new, "displaced": [old], "last_path": last_path}]
+    found = [
+        (one["last_path"] and os.path.basename(one["last_path"]), [os.path.basename(path) for path in one["displaced"]])
+        for one in unfinished_saves(pending, str(tmp_path))
+    ]
+    assert found == ([] if expected is None else [expected])
+    assert unfinished_saves(pending, "/elsewhere") == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,10 @@ import pytest
 from camshaft.hooks_core.support import durable_files
 from camshaft.hooks_core.support.durable_files import (
     abandoned_files,
+    found_at,
+    interrupted_targets,
     lock,
+    make_folder,
     new_file,
     new_partial_name,
     previous_of,
@@ -19,6 +23,7 @@ from camshaft.hooks_core.support.durable_files import (
     rename_durably,
     replace_file,
 )
+from camshaft.hooks_core.support.remote_files import written_at
 
 
 def directory(path: Path, content: str) -> Path:
@@ -85,9 +90,13 @@ def test_a_crash_between_two_renames_leaves_the_old_one_under_a_name_of_its_own(
         rename_durably(partial, target)
     monkeypatch.undo()
     assert content_of(previous_of(target)) == "old"
+    assert found_at(target) == previous_of(target)
+    assert interrupted_targets(tmp_path, ".ckpt") == [target]
     rename_durably(partial, target)  # the next one heals what is left
     assert content_of(target) == "new"
     assert os.listdir(tmp_path) == ["x.ckpt"]
+    assert found_at(target) == target and found_at(tmp_path / "y.ckpt") is None
+    assert interrupted_targets(tmp_path, ".ckpt") == []
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
@@ -114,6 +123,52 @@ def test_removing_takes_files_links_directories_and_nothing(tmp_path: Path) -> N
         remove(path)
     assert os.listdir(tmp_path) == ["kept"]
     assert content_of(kept) == "kept"
+
+
+def test_a_directory_has_lost_its_name_durably_when_its_files_begin_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, synced = directory(tmp_path / "x.ckpt", "old"), []
+
+    def crash(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", crash)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((os.fstat(descriptor).st_ino, target.exists())))
+    with pytest.raises(KeyboardInterrupt):
+        remove(target)
+    assert synced == [(tmp_path.stat().st_ino, False)]
+    [left] = tmp_path.iterdir()
+    assert content_of(left) == "old" and left.name.startswith(".x.ckpt.") and left.name.endswith(".partial")
+
+
+def test_each_name_that_leads_to_a_new_folder_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", record)
+    (tmp_path / "run").mkdir()  # by somebody else, who flushed nothing
+    make_folder(tmp_path / "run" / "version_0" / "checkpoints")
+    known = [one.stat().st_ino for one in (tmp_path / "run" / "version_0", tmp_path / "run", tmp_path)]
+    assert synced[:3] == known
+    synced.clear()
+    make_folder(tmp_path / "run" / "version_0" / "checkpoints")
+    assert synced == []
+    make_folder(tmp_path / "run" / "version_1")
+    assert synced == [(tmp_path / "run").stat().st_ino]
+
+
+def test_a_folder_with_an_index_is_as_old_as_that(tmp_path: Path) -> None:
+    folder = directory(tmp_path / "x.ckpt", "old")
+    os.utime(folder / "plain.ckpt", (7, 7))
+    (folder / ".metadata").touch()  # changes the folder, as removing a file does
+    assert written_at(str(folder)) == 7 * 10**9
+    os.rename(folder, previous_of(folder))
+    assert written_at(str(folder)) == 7 * 10**9
 
 
 def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> None:

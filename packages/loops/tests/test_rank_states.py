@@ -86,9 +86,17 @@ def loader() -> Any:
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (2, 3)])
-def test_inside_an_epoch_the_number_of_processes_must_be_the_same(then: int, now: int) -> None:
-    with pytest.raises(ValueError, match=rf"`number of processes` must be that of the checkpoint \({then}\).*epoch 0"):
-        rank_state(saved(then, inside=True), strategy_of(0, now))
+def test_inside_an_epoch_other_processes_cannot_share_what_has_no_known_order(then: int, now: int) -> None:
+    checkpoint = saved(then, inside=True)
+
+    def run(strategy: ThreadedStrategy) -> None:
+        trainer = BareTrainer(Net(), strategy=strategy, max_epochs=2)
+        trainer.fit_loop.loader_settings.stateless_loaders = "fast_forward"
+        trainer.fit(loader(), checkpoint=copy.deepcopy(checkpoint))
+
+    expected = rf"`number of processes` must be that of the checkpoint \({then}\).*but got {now}, among .*\(Sized\)"
+    with pytest.raises(ValueError, match=expected):
+        on_ranks(now, run)
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (2, 3)])

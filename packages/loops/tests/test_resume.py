@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import warnings
 from typing import Any
 
 import attrs
@@ -27,7 +28,7 @@ from hypothesis import strategies as st
 from overriding_parts import Data
 from resumed_runs import SCHEDULERS, configuring, same_values, without_time
 from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.check import check
@@ -308,3 +309,82 @@ def test_another_class_with_the_same_settings_goes_on_with_a_warning() -> None:
 
     with pytest.warns(UserWarning, match="The state of Adam in the checkpoint is loaded into OwnAdam"):
         resumed(lambda module: OwnAdam(module.parameters()), saved_with(adam))
+
+
+@pytest.mark.parametrize("limit", [{"max_steps": 4}, {"max_epochs": 1}, {"should_stop": True}], ids=str)
+def test_a_generator_goes_on_from_an_epochs_end_where_training_stopped(limit: dict[str, Any]) -> None:
+    def train(checkpoint: Any = None, should_stop: bool = False, **limits: Any) -> BareTrainer:
+        def after_last(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            trainer.fit_loop.should_stop = should_stop and batch_idx == 3
+
+        torch.manual_seed(3)
+        trainer = BareTrainer(Net(), callbacks=[hooked(on_train_batch_end=after_last)], **{"max_epochs": 3, **limits})
+        generator = torch.Generator().manual_seed(1)
+        data = DataLoader(make_batches(4), shuffle=True, generator=generator)
+        return trainer.fit(data, checkpoint=checkpoint)
+
+    stopped = train(**limit)
+    stopped.save_checkpoint("stopped")
+    assert same_bits(weights(train().module), weights(train(stopped.load("stopped")).module))
+
+
+class OfOneOrMore(Net):
+    """Takes the first part of a batch of several loaders."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(next(iter(batch.values())) if isinstance(batch, dict) else batch, batch_idx)
+
+
+@pytest.mark.parametrize("names", ["", "a"])
+def test_other_train_loaders_are_refused_inside_an_epoch_and_go_on_from_its_end(names: str) -> None:
+    def train(names: str, checkpoint: Any = None, **limits: Any) -> BareTrainer:
+        trainer = BareTrainer(OfOneOrMore(), **{"max_epochs": 2, **limits})
+        data = {name: DataLoader(make_batches(4)) for name in names} or DataLoader(make_batches(4))
+        return trainer.fit(data, checkpoint=checkpoint)
+
+    for max_steps in (3, 4):
+        stopped = train(names, max_steps=max_steps)
+        stopped.save_checkpoint("stopped")
+        if max_steps == 4:
+            assert train("ab", stopped.load("stopped")).global_step == 8
+            continue
+        with pytest.raises(ValueError, match="`train loaders` must be as many as in the checkpoint"):
+            train("ab", stopped.load("stopped"))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stream_is_refused_inside_an_epoch_by_another_number_of_workers_and_told_at_its_end(num_workers: int) -> None:
+    def train(num_workers: int, checkpoint: Any = None, **limits: Any) -> BareTrainer:
+        trainer = BareTrainer(Net(), **{"max_epochs": 2, **limits})
+        loader = DataLoader(StatefulStream(), batch_size=None, num_workers=num_workers)
+        return trainer.fit(loader, checkpoint=checkpoint)
+
+    inside, ended = train(num_workers, max_steps=3), train(num_workers, max_epochs=1)
+    for stopped in (inside, ended):
+        stopped.save_checkpoint("stopped")
+    with pytest.raises(ValueError, match="`train loader` must be read by as many workers"):
+        train(1 - num_workers, inside.load("stopped"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert train(1 - num_workers, ended.load("stopped")).global_step == 8
+    told = [one for one in caught if "epochs may differ. Read it by as many workers as before" in str(one.message)]
+    assert len(told) == (num_workers == 0)  # workers begin each epoch with the dataset anew
+
+
+class StatefulStream(IterableDataset[Any]):
+    """A stream of four samples that knows its position."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def __iter__(self) -> Any:
+        while self.position < 4:
+            self.position += 1
+            yield make_batches(4)[self.position - 1]
+        self.position = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]

@@ -311,3 +311,26 @@ def test_an_epoch_that_max_steps_ended_goes_on_where_it_was(path: str) -> None:
     second.trainer.fit(second.loader, second.val_loader, first.trainer.load(path))
     assert first.trainer.progress.total_batches == 3
     assert_same_end(second, whole)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_validation_before_a_stop_draws_no_numbers_of_the_run_that_goes_on(num_workers: int) -> None:
+    def train(stop: int | None, checkpoint: Any = None) -> BareTrainer:
+        def ask(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == stop:
+                trainer.save_checkpoint("stopped")
+                trainer.fit_loop.should_stop = True
+
+        for seed in (torch.manual_seed, random.seed, np.random.seed):
+            seed(3)
+        callbacks = [Remembering(saves=False), hooked(on_train_batch_end=ask)]
+        trainer = BareTrainer(Net(), callbacks=callbacks, max_epochs=2)
+        data, held_out = (DataLoader(make_batches(8), shuffle=True, num_workers=num_workers) for _ in range(2))
+        return trainer.fit(data, held_out, checkpoint)
+
+    whole = train(None)
+    stopped = train(2)
+    resumed = train(None, stopped.load("stopped"))
+    assert same_bits(weights(whole.module), weights(resumed.module))
+    drawn, of_resumed = whole.callbacks[0].drawn, resumed.callbacks[0].drawn
+    assert drawn == of_resumed[:3] + of_resumed[3 + 8 :]  # without those of the validation before the stop

@@ -138,7 +138,9 @@ def test_a_wrapper_computes_together_too() -> None:
             metric.update(*batch)
         from camshaft.loops.metrics.entry import compute_of_all
 
-        return {name: float(value) for name, value in compute_of_all(metric, rig.metrics._exchange.gather).items()}  # type: ignore[arg-type]
+        return {
+            name: float(value) for name, value in compute_of_all(metric, rig.metrics._exchange.gather_states).items()
+        }  # type: ignore[arg-type]
 
     first, second = run(2, script, METRICS["wrapped"])
     assert first == second

@@ -199,3 +199,24 @@ def test_batch_normalisation_is_synchronised_by_the_strategy_and_by_nothing_else
         choose_strategy("sharded", sync_batchnorm=True)
     with pytest.raises(ValueError, match=r"`sync_batchnorm` must be .* in DDPStrategy"):  # which got it
         choose_strategy("ddp", accelerator="cpu", devices=1, sync_batchnorm=True)
+
+
+@pytest.mark.new_feature("strategies")
+def test_logical_ranks_reach_the_strategy_that_is_made_or_agree_with_one_that_was_passed() -> None:
+    for name in ("auto", "single_device", "ddp"):
+        strategy = choose_strategy(name, accelerator="cpu", devices=1, logical_ranks=4)
+        assert strategy.num_logical_ranks == 4 and strategy.logical_ranks == range(4)
+    assert choose_strategy(strategy, logical_ranks=4) is strategy
+    for given, message in (
+        (
+            {"strategy": strategy, "logical_ranks": 2},
+            r"`logical_ranks` must be None or that of the strategy object \(4\)",
+        ),
+        ({"strategy": SingleDeviceStrategy("cpu"), "logical_ranks": 2}, r"that of the strategy object \(none\)"),
+        ({"accelerator": "cpu", "logical_ranks": 3}, "`logical_ranks` must be a power of two"),
+        ({"accelerator": "cpu", "logical_ranks": 0}, "`logical_ranks` must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            choose_strategy(**given)
+    with pytest.raises(TypeError, match="`logical_ranks` must be an int or None"):
+        choose_strategy("auto", accelerator="cpu", logical_ranks=2.0)  # type: ignore[arg-type]

@@ -138,9 +138,9 @@ class LightningFitData(FitData):
         self.loader = self._shared(training_loader(self._run)) if loader is None else as_one_loader(loader)
         self._given, self._is_replaced = None, loader is not None
         if self._awaited is not None:
-            awaited, self._awaited = self._awaited, None
+            (batches, num_done), self._awaited = self._awaited, None
             self._follow_replacement()
-            self.batches.load_state_dict(*awaited)
+            super().go_on({"batches": batches}, num_done)
 
     def _make_batches(self) -> None:
         self.origin.pop("is_replaced", None)

@@ -11,12 +11,15 @@ from camshaft.forensics.repeated_step import CorruptionError, RepeatedStep
 from camshaft.forensics.replay.step import ReplayedStep, replay
 from camshaft.forensics.replay.step_capture import CaptureError, StepCapture, replay_capture
 from camshaft.forensics.replay.step_inspection import StepInspection, inspect_step
+from camshaft.forensics.samples import DataComparison, EpochSamples, compare_data, exactly_once
 
 __all__ = [
     "CaptureError",
     "Comparison",
     "CorruptionError",
+    "DataComparison",
     "DepartureError",
+    "EpochSamples",
     "HookComparison",
     "HookDivergenceError",
     "LedgerCheck",
@@ -28,6 +31,8 @@ __all__ = [
     "StepInspection",
     "bisect",
     "compare",
+    "compare_data",
+    "exactly_once",
     "inspect_step",
     "replay",
     "replay_capture",

@@ -1,4 +1,4 @@
-"""The commands `compare`, `replay` and `bisect`; each takes the words after it, and returns the exit status."""
+"""The commands `compare`, `ledger`, `replay` and `bisect`, which take the words after them and return a status."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from camshaft.forensics.compare import draw
 from camshaft.forensics.ledger.ledger_check import DepartureError
 from camshaft.forensics.ledger.ledger_file import LedgerError
 from camshaft.forensics.replay.step_capture import CaptureError, circumstances, find_capture, make_again, module_for
+from camshaft.forensics.samples import compare_data, exactly_once
 from camshaft.hooks_core import HookFaultError
 
 EQUAL, DIFFERS, BAD_INPUT = 0, 1, 2
@@ -23,6 +24,8 @@ EQUAL, DIFFERS, BAD_INPUT = 0, 1, 2
 
 _COMPARE = """Tell the first update at which two runs part, and in what, by the ledgers that RunLedger kept.
 Exits with 0 if they are equal, 1 if they part, 2 if they cannot be compared."""
+_LEDGER = """Tell what the ledger that RunLedger kept of a run says of its samples. Exits with 0 if each epoch saw each
+sample once (those that fill the last batches apart), 1 if not, 2 if the ledger does not tell."""
 _REPLAY = """Make the training step again that NonFiniteGuard or SpikeDetection captured, print statistics of what its
 submodules computed, and name the first that is not finite. Exits with 0 if its loss equals the captured one bit for
 bit, 1 if not, 2 if there is no such capture or no module for it. With `--to-step NUMBER` make a step of a run again
@@ -54,9 +57,20 @@ def compare(words: Sequence[str]) -> int:
         "runs with different numbers of processes)",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw how far apart they go; needs matplotlib")
+    parser.add_argument(
+        "--data",
+        action="store_true",
+        help="compare the samples of each epoch alone, in their order, whatever the numbers of processes",
+    )
     options = parser.parse_args(words)
     try:
         one, other = options.runs
+        if options.data:
+            if options.plot is not None or options.rtol is not None:
+                parser.error("argument --data: not allowed with --rtol and --plot, since no numbers are compared")
+            data = compare_data(one, other)
+            print(data)
+            return EQUAL if data.is_equal else DIFFERS
         found = compare_runs(one, other, rtol=options.rtol)
         print(found)
         if options.plot is not None:
@@ -64,6 +78,36 @@ def compare(words: Sequence[str]) -> int:
     except (OSError, ValueError, ModuleNotFoundError) as error:
         return _refuse(error)
     return EQUAL if found.is_equal else DIFFERS
+
+
+def ledger(words: Sequence[str]) -> int:
+    """Tell what the ledger of a run says of its samples, and print it.
+
+    Args:
+        words: The words after `ledger`.
+
+    Returns:
+        The exit status, which is 0 if each epoch saw each sample once, 1 if not, 2 if the ledger is missing or damaged,
+        or does not note all samples by their indices.
+
+    Raises:
+        SystemExit: With 2 if the words are no arguments of it, with 0 after `--help`.
+    """
+    parser = argparse.ArgumentParser("python -m camshaft.forensics ledger", description=_LEDGER)
+    parser.add_argument("run", metavar="RUN", help="a ledger, or the folder of a run that holds one")
+    parser.add_argument(
+        "--exactly-once",
+        action="store_true",
+        required=True,
+        help="tell for each epoch which samples were missed, or seen more than once",
+    )
+    options = parser.parse_args(words)
+    try:
+        epochs = exactly_once(options.run)
+    except (OSError, ValueError, ModuleNotFoundError) as error:
+        return _refuse(error)
+    print("\n".join(map(str, epochs)))
+    return EQUAL if all(epoch.is_exact for epoch in epochs) else DIFFERS
 
 
 def replay(words: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_number
-from camshaft.forensics.ledger.ledger_file import Ledger, find_ledger, number_of, read_ledger
+from camshaft.forensics.ledger.ledger_file import Ledger, find_ledger, number_of, read_ledger, updates_of
 
 RTOL_OF_OTHER_WORLD_SIZE = 1e-3
 """The tolerance by default where numbers are added up in another order."""
@@ -113,7 +113,10 @@ class _Comparing:
 
     def __init__(self, one: Ledger, other: Ledger, rtol: float | None) -> None:
         self.ledgers = one, other
-        self.has_same_processes = one.header["data_ranks"] == other.header["data_ranks"]
+        self._ranks = [{line["step"]: ranks for line, ranks in updates_of(ledger)} for ledger in self.ledgers]
+        of_one, of_other = self._ranks
+        is_same = one.header["data_ranks"] == other.header["data_ranks"]
+        self.has_same_processes = is_same and all(of_one[step] == of_other[step] for step in of_one if step in of_other)
         self.rtol = RTOL_OF_OTHER_WORLD_SIZE if rtol is None and not self.has_same_processes else rtol
         self.updates = [{line["step"]: line for line in ledger.lines if "step" in line} for ledger in self.ledgers]
         self.notes: list[str] = []
@@ -172,15 +175,11 @@ class _Comparing:
                 if mine != its and [_is_known(mine)] == [_is_known(its)]:
                     yield f"samples: {_short(mine)} and {_short(its)}{self._on(rank)}"
             return
-        of_updates = [self._all_samples(line, ledger) for line, ledger in zip((one, other), self.ledgers, strict=True)]
+        of_updates = [
+            _all_samples(line, ranks[line["step"]]) for line, ranks in zip((one, other), self._ranks, strict=True)
+        ]
         if None not in of_updates and of_updates[0] != of_updates[1]:
             yield f"samples: {_short(of_updates[0])} and {_short(of_updates[1])}"
-
-    def _all_samples(self, line: Mapping[str, Any], ledger: Ledger) -> list[int] | None:
-        """Return the samples of an update, of each share of the data once; None if they are digests."""
-        ranks = ledger.header["data_ranks"]
-        shares = [line["samples"][ranks.index(share)] for share in sorted(set(ranks))]
-        return sorted(_flat(shares)) if all(map(_is_known, shares)) else None
 
     def _numbers(self, name: str, one: list[list[str]], other: list[list[str]]) -> Iterator[str]:
         if self.rtol is not None:
@@ -305,6 +304,12 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(item)
     elif value is not None:
         yield value
+
+
+def _all_samples(line: Mapping[str, Any], ranks: Sequence[int]) -> list[int] | None:
+    """Return the samples of an update, of each share of the data once; None if they are digests."""
+    shares = [line["samples"][ranks.index(share)] for share in sorted(set(ranks))]
+    return sorted(_flat(shares)) if all(map(_is_known, shares)) else None
 
 
 def _is_known(samples: Any) -> bool:

@@ -54,6 +54,25 @@ class Strategy(Collectives, Protocol):
     `start_max(values)` as well, which begins to find the maxima of ints over all processes, and returns a function that
     waits for their list. With it, processes that agree when to stop do not wait for one another at each round.
 
+    A strategy may play logical ranks: training is defined on K of them, of which each process plays L in turn, and any
+    number of processes has the same bits. It then has these members:
+
+    - `num_logical_ranks` is K, or None if the strategy was not asked to; `logical_ranks` the range of this process's;
+      `logical_rank` the one that was entered last, None outside of steps.
+    - `enter_logical_rank(index)` makes the training step and the backward that follow those of a logical rank, with the
+      buffers of logical rank 0. Collective. A step enters each of this process's once, in their order.
+    - `leave_logical_ranks()` ends the step's microbatches. Where they ended an accumulation window (see
+      `set_gradient_sync`, called before the first one), gradients are now, or from `unscale_gradients`,
+      `clip_gradients` or `optimizer_step` on, their mean over all K. Gradients that the first one's backward finds are
+      those with which all begin.
+    - `logical_gradients()` returns the gradients of an open window, by logical rank and parameter's name: of all K on
+      the first process, of its own on others, none between windows. Collective. `load_logical_gradients(gradients)`
+      continues that window, on any number of processes, with what the first process returned.
+    - `play_logical_ranks(step, switch=None)` takes the place of entering and leaving for steps that update themselves
+      (manual optimization). It returns what `step(index)` returns for each; several take turns, in threads, and an
+      optimizer steps once for all. `switch(index)` is called whenever another one goes on. `together(name, function)`
+      calls a function once for all in such steps, and at once elsewhere.
+
     Attributes:
         device: Device of this process.
         global_rank: Index of this process among all.

@@ -74,8 +74,15 @@ def run_verb(run: Run, loop: Loop) -> Any:
         strategy.connect()
     if strategy.world_size > 1:
         make_forks_safe()
+    has_logical_ranks = getattr(strategy, "num_logical_ranks", None) is not None
     with track_run(run.place), TeardownContext(run):
+        if has_logical_ranks:
+            from camshaft.loops.fit.logical_ranks import begin_logical_ranks, follow_module, share_numbers
+
+            begin_logical_ranks(run)
         prepare_data(run)
+        if has_logical_ranks:
+            share_numbers(run)
         hooks.setup(run.verb)
         run.follow_callbacks(loop.required)
         hooks = run.hooks
@@ -85,6 +92,8 @@ def run_verb(run: Run, loop: Loop) -> Any:
         if run.checkpoint is not None:
             hooks.on_load_checkpoint(run.checkpoint)
         strategy.setup_module(run.module)
+        if has_logical_ranks:
+            follow_module(run)
         if run.checkpoint is not None:
             restore_receivers(run, run.checkpoint)
         if not loop.defers_saves:
@@ -174,6 +183,8 @@ def _tear_down(run: Run) -> None:
     try:
         run.hooks.teardown(run.verb)
     finally:
+        if run.logical is not None and run.logical.metrics is not None:
+            run.logical.metrics.uninstall()
         run.strategy.teardown()
 
 

@@ -23,3 +23,4 @@ from camshaft.strategies.precision import choose_precision as choose_precision
 from camshaft.strategies.sharded import ShardedStrategy as ShardedStrategy
 from camshaft.strategies.single_device import SingleDeviceStrategy as SingleDeviceStrategy
 from camshaft.strategies.torch_strategy import TorchStrategy as TorchStrategy
+from camshaft.strategies.tree import tree_reduce as tree_reduce

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Unpack
 
 import attrs
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import arguments_in, require
 from camshaft.strategies.ddp_replica import Replica, SimulatedReplication, trainable_parameters
+from camshaft.strategies.launch import collectives
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 
 _WHERE = "DDPStrategy"
@@ -29,6 +31,9 @@ _HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a fu
 # The attributes of `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` with past gradients.
 _POWER_SGD_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
 _BATCH_NORM_ATTRIBUTES = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "training")
+
+
+_COALESCED_BYTES = 250 * 2**20
 
 
 class DDPStrategy(ParallelStrategy):
@@ -55,6 +60,12 @@ class DDPStrategy(ParallelStrategy):
             `torch.distributed.algorithms.ddp_comm_hooks`. The default averages gradients as they are.
         comm_state: The first argument of `comm_hook`. PowerSGD's memory in it is cleared when a run begins.
         sync_batchnorm: Whether batch normalisation is over the batches of all ranks, on GPUs.
+        logical_ranks: The number of ranks that the training is defined on, a power of two: any number of processes that
+            divides it has the same bits, if the steps of each logical rank have (the same data and random numbers, on
+            the same kind of device, with as many threads). A process plays one or several: enter each by
+            `enter_logical_rank`, and end the step by `leave_logical_ranks`. Gradients are summed by `tree_reduce`, with
+            as much communication as without. With several in a process they take log2(their number) + 1 copies, or one
+            for each within accumulation windows. None, the default, has a rank for each process.
         **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
             `max_restarts`, `save_asynchronously`, `compile` and `copy_stream`.
 
@@ -68,7 +79,9 @@ class DDPStrategy(ParallelStrategy):
     Raises:
         TypeError: If `comm_hook` is not a function of two arguments.
         ValueError: If `bucket_cap_mb` is not positive, `comm_state` is given without `comm_hook`, or
-            `sync_batchnorm` is set on CPUs, where torch has none; or as `ParallelStrategy`.
+            `sync_batchnorm` is set on CPUs, where torch has none; if `logical_ranks` is not a power of two or not a
+            multiple of the number of processes, or is given with `comm_hook`, `static_graph`, `sync_batchnorm` or
+            without `broadcast_buffers`; or as `ParallelStrategy`.
         RuntimeError: As `ParallelStrategy`.
     """
 
@@ -83,6 +96,7 @@ class DDPStrategy(ParallelStrategy):
         comm_hook: Callable[..., Any] | None = None,
         comm_state: Any = None,
         sync_batchnorm: bool = False,
+        logical_ranks: int | None = None,
         **parallel: Unpack[ParallelArguments],
     ) -> None:
         self.given_arguments = arguments_in(locals())
@@ -98,6 +112,9 @@ class DDPStrategy(ParallelStrategy):
         super().__init__(**parallel)
         rule, is_supported = "False on CPUs, for which torch has none", not sync_batchnorm or self.device.type != "cpu"
         require(is_supported, "sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs.")
+        if logical_ranks is not None:
+            self._check_logical(sync_batchnorm)
+            self._play(logical_ranks, self._broadcast_buffers)
         if is_power_sgd(comm_state):
             self.precision.agree = self._forget_overflow
         self._sync_batchnorm = sync_batchnorm
@@ -151,7 +168,7 @@ class DDPStrategy(ParallelStrategy):
             replica = self._replica
             if replica is None:
                 return inner(*args, **kwargs)
-            if not replica.is_plain:
+            if not replica.is_plain:  # never so with logical ranks
                 return replica.run(inner, args, kwargs)
             replica.is_inside = True
             try:
@@ -163,10 +180,47 @@ class DDPStrategy(ParallelStrategy):
 
     def set_gradient_sync(self, is_on: bool) -> None:
         """Set whether the steps that follow average gradients over ranks; see `no_sync`."""
+        super().set_gradient_sync(is_on)
         if self._is_wrap_due:
             self._wrap()
         if self._replica is not None:
-            self._replica.set_sync(is_on)
+            self._replica.set_sync(is_on and (self._logical is None or self._ends_step()))
+
+    def _ends_step(self) -> bool:
+        """Return whether the backward of the logical rank that was entered reduces the gradients of all of them."""
+        logical, replica = self._logical, self._replica
+        if logical is None or replica is None or len(logical.ranks) == 1:
+            return True
+        # DistributedDataParallel would not accept parameters that are used by others of this process alone.
+        return logical.index == logical.ranks[-1] and not replica.ddp.find_unused_parameters
+
+    def enter_logical_rank(self, index: int) -> None:
+        """Make the step and the backward that follow those of a logical rank; see `LogicalRanks.enter`. Collective."""
+        logical = self._logical_ranks("enter_logical_rank")
+        logical.enter(index)
+        self.set_gradient_sync(logical.syncs)
+
+    def logical_gradients(self) -> dict[int, dict[str, Tensor]]:
+        """Return gradients of an open accumulation window by logical rank and parameter's name. Collective.
+
+        Returns:
+            Those of all logical ranks in rank 0, this process's in others; nothing between windows. Copy them before
+            training goes on.
+        """
+        own = super().logical_gradients()
+        group = self._enter("logical_gradients")
+        if self.world_size == 1 or group.is_simulated:
+            return own
+        gathered = collectives.gather(own, group.cpu_group)
+        return own if gathered is None else {index: one for each in gathered for index, one in each.items()}
+
+    def load_logical_gradients(self, gradients: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Continue the accumulation window whose gradients `logical_gradients` returned in rank 0."""
+        super().load_logical_gradients(gradients)
+        if self._is_wrap_due:
+            self._wrap()
+        if self._replica is not None and gradients:
+            self._replica.expect_local_gradients()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -185,9 +239,13 @@ class DDPStrategy(ParallelStrategy):
             RuntimeError: If trainable parameters get no gradients although `find_unused_parameters` is False.
         """
         if self._replica is None:
-            self.precision.backward(loss, differentiate)
+            super().backward(loss, differentiate)
+            return
+        scaled = partial(self.precision.backward, differentiate=differentiate)
+        if self._logical is None:
+            self._replica.backward(loss, scaled)
         else:
-            self._replica.backward(loss, partial(self.precision.backward, differentiate=differentiate))
+            self._logical.backward(loss, partial(self._replica.backward, differentiate=scaled))
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Unscale an optimizer's gradients, averaging local ones first. Collective."""
@@ -216,6 +274,7 @@ class DDPStrategy(ParallelStrategy):
         """Return the state of the precision and, only if true, that gradients are still local to their ranks."""
         replica = self._replica
         has_local = self._left_local_gradients if replica is None else replica.holds_local_gradients
+        has_local = has_local and self._logical is None  # whose state is the same on any number of processes
         return super().state_dict() | ({_LOCAL_GRADIENTS: True} if has_local else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -252,28 +311,67 @@ class DDPStrategy(ParallelStrategy):
         if trainable_parameters(self._module):
             is_manual = getattr(self._module, "automatic_optimization", True) is False
             arguments = self._arguments.for_module(self._module, self.finds_unused_in)
+            logical = self._logical
+            if logical is not None:
+                rule, action = "None with logical_ranks", "Leave one of both out."
+                require(self.wrap_module is None, "wrap_module", rule, self.wrap_module, _WHERE, action)
+                from camshaft.strategies.tree import TreeHook  # few runs have them
+
+                hook = TreeHook(logical.number, logical.merge)
+                arguments = attrs.evolve(arguments, comm_hook=hook, broadcast_buffers=False)
             wrap = partial(arguments.wrap, broadcasts_weights=known is None, is_simulated=is_simulated)
             custom = self.wrap_module
             # A sum of two is the same in any order, and a hook with a memory must see real gradients only.
-            settles = self.world_size > 2 and self._arguments.comm_state is None and custom is None and not is_simulated
+            # Sums along a tree are the same in any layout.
+            is_alone = custom is None and logical is None
+            settles = self.world_size > 2 and self._arguments.comm_state is None and is_alone and not is_simulated
             if custom is not None:
                 wrap = partial(custom_wrap, custom, wrap, self._arguments, self.device)
-            self._replica = Replica(self._module, wrap, is_manual=is_manual, settles=settles)
+            self._replica = Replica(
+                self._module,
+                wrap,
+                is_manual=is_manual,
+                is_logical=logical is not None,
+                settles=settles,
+            )
 
     def _finish_gradients(self) -> None:
+        if self._logical is not None and self._logical.turns is not None:
+            return  # they are averages
         replica = self._replica
         if replica is not None:
             if replica.holds_local_gradients and replica.syncs:
                 replica.average()
             replica.check_unused()
+        if self._logical is not None:
+            self._logical.finish()
 
     def _begin_evaluation(self, stage: str) -> None:
         """Broadcast the buffers of rank 0. Collective."""
         if self._module is None or self.world_size == 1:
             return
-        if self._arguments.broadcast_buffers if self._replica is None else syncs_buffers(self._replica.ddp):
+        replica = self._replica if self._logical is None else None
+        if self._arguments.broadcast_buffers if replica is None else syncs_buffers(replica.ddp):
             self._enter("evaluation")
             broadcast_tensors(self._module.buffers())
+
+    def _broadcast_buffers(self, buffers: Iterable[Tensor]) -> None:
+        group = self._enter("enter_logical_rank")
+        values = [torch.view_as_real(one) if one.is_complex() else one for one in map(Tensor.detach, buffers)]
+        if values and not group.is_simulated:
+            assert dist.group.WORLD is not None
+            # as at a step without logical ranks
+            dist._broadcast_coalesced(dist.group.WORLD, values, _COALESCED_BYTES, 0)  # type: ignore[attr-defined]
+
+    def _check_logical(self, sync_batchnorm: bool) -> None:
+        """Raise `ValueError` for arguments with which a process would compute something else than the others."""
+        for name, value, fits in (
+            ("comm_hook", self._arguments.comm_hook, self._arguments.comm_hook is None),
+            ("static_graph", True, not self._arguments.static_graph),
+            ("sync_batchnorm", True, not sync_batchnorm),
+            ("broadcast_buffers", False, self._arguments.broadcast_buffers),
+        ):
+            require(fits, name, "left out with logical_ranks", value, _WHERE, "Leave one of both out.")
 
     def _forget_overflow(self, found: Tensor) -> bool:
         """Clear PowerSGD's memory after an overflow. All ranks have the same gradients, so they agree already."""

@@ -28,6 +28,8 @@ class Replica:
     Args:
         wrap: A function that makes the DistributedDataParallel of a module.
         is_manual: Whether steps call backward inside. If False, the first such call is detected.
+        is_logical: Whether steps are those of logical ranks. They run outside of the forward, which would make compiled
+            graphs depend on the number of processes; the extra one prepares each backward.
         settles: Whether the final layout of gradient buckets is made at once. Otherwise torch makes it after the first
             backward, and a resumed run rounds its first sums of three and more gradients differently, as runs with
             sparse gradients always do.
@@ -47,6 +49,7 @@ class Replica:
         wrap: Callable[[nn.Module], DistributedDataParallel],
         *,
         is_manual: bool,
+        is_logical: bool = False,
         settles: bool = False,
     ) -> None:
         self.trainable = trainable_parameters(module)
@@ -55,7 +58,8 @@ class Replica:
         self.holds_local_gradients = False
         self.is_inside = False
         self.is_plain = False
-        self.is_manual = is_manual
+        self.is_manual = is_manual = is_manual or is_logical
+        self._is_logical = is_logical
         self._has_checked_backward = False
         self._has_restored_gradients = False
         if is_manual:
@@ -101,7 +105,7 @@ class Replica:
         num_gradients = 0 if self._has_checked_backward else self._count_gradients()
         self.is_inside = True
         try:
-            outputs = self.ddp(step, *args, **kwargs)
+            outputs = step(*args, **kwargs) if self._is_logical else self.ddp(step, *args, **kwargs)
         finally:
             self.is_inside = False
         has_loss = _has_loss(outputs)
@@ -120,7 +124,7 @@ class Replica:
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any]) -> None:
         """Differentiate a loss, inside a step or after it. Collective if gradients are averaged."""
         self._has_checked_backward = True
-        if self.is_inside:
+        if self.is_inside or self._is_logical:
             loss = self._prepare_inside(loss)
         if self.syncs:
             self._reached.clear()

@@ -121,9 +121,12 @@ class ShardedStrategy(ParallelStrategy):
         saved_operations: SavedOperations | None = None,
         prefetch: int = 0,
         accumulation: Accumulation = "reduce",
+        logical_ranks: int | None = None,
         **parallel: Unpack[ParallelArguments],
     ) -> None:
         self.given_arguments = arguments_in(locals())
+        rule, action = "None: sharded gradients are not summed along a tree yet", "Use DDPStrategy, or leave it out."
+        require(logical_ranks is None, "logical_ranks", rule, logical_ranks, "ShardedStrategy", action)
         super().__init__(**parallel)
         kinds = get_args(Accumulation)
         require(accumulation in kinds, "accumulation", f"one of {kinds}", accumulation, "ShardedStrategy")
@@ -313,9 +316,9 @@ class ShardedStrategy(ParallelStrategy):
         optimizer.load_state_dict(optimizer_state_for(optimizer, state))
 
     def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
-        """Return a copy of a whole or sharded tensor, placed like a parameter of its shape. Collective."""
+        """Return a copy of a whole or sharded gradient, placed like its parameter and scaled. Collective."""
         self._enter("place_like")
-        return tensor_like(value, parameter)
+        return self._scaled(tensor_like(value, parameter), parameter)
 
     def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
         """Read a checkpoint, sharded tensors in parts on the CPU; see `CheckpointWriter.load`. Collective."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,12 +17,18 @@ from camshaft.hooks_core import StrategyDefaults, StrategyHooks
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.support.devices import make_current
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.optimizer_step import replace_step
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 from camshaft.strategies.copy_stream import CopyStream
 from camshaft.strategies.precision import Precision, choose_precision
+from camshaft.strategies.precision.formats import scale_in
 
 if TYPE_CHECKING:
     from camshaft.strategies.compilation import Compilation
+    from camshaft.strategies.logical_ranks import LogicalRanks
+
+
+T = TypeVar("T")
 
 
 class TorchArguments(TypedDict, total=False):
@@ -63,6 +70,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
     __hook_base__: ClassVar[bool] = True
 
     given_arguments: dict[str, Any]
+    _logical: LogicalRanks | None = None
 
     def __init__(
         self,
@@ -85,6 +93,8 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self._checkpoints = CheckpointWriter(self, save_asynchronously)
         self.copy_stream = copy_stream
         self._copies: CopyStream | None = None
+        self._gradient_factor = 1.0  # of saved gradients, whose scale may be another
+        self._restore_steps: list[Callable[[], None]] = []
 
     def connect(self) -> None:
         """Make the device the current one of this thread."""
@@ -95,12 +105,144 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """True if the latest step of an optimizer was skipped after an overflow."""
         return self.precision.has_skipped_step
 
+    @property
+    def num_logical_ranks(self) -> int | None:
+        """Number of logical ranks of all processes; None without."""
+        return None if self._logical is None else self._logical.number
+
+    @property
+    def logical_ranks(self) -> range:
+        """Indices of the logical ranks that this process plays, in their order; its own rank without."""
+        return range(self.data_rank, self.data_rank + 1) if self._logical is None else self._logical.ranks
+
+    @property
+    def logical_rank(self) -> int | None:
+        """The logical rank that was entered; None outside of steps."""
+        return None if self._logical is None else self._logical.index
+
+    def enter_logical_rank(self, index: int) -> None:
+        """Make the step and the backward that follow those of a logical rank; see `LogicalRanks.enter`."""
+        self._logical_ranks("enter_logical_rank").enter(index)
+
+    def leave_logical_ranks(self) -> None:
+        """End a step's microbatches: the module has the buffers of this process's first logical rank."""
+        self._logical_ranks("leave_logical_ranks").leave()
+
+    def play_logical_ranks(self, step: Callable[[int], T], switch: Callable[[int], None] | None = None) -> list[T]:
+        """Run a step that updates by itself (manual optimization) for each of this process's logical ranks. Collective.
+
+        Several take turns: where a step averages gradients by `backward`, or steps an optimizer, it waits until all
+        others have come there, and the optimizer steps once for all. Gradients, buffers, `requires_grad` and random
+        numbers are each one's own, at the cost of as many copies of gradients. `enter_logical_rank` and
+        `leave_logical_ranks` are not to be called.
+
+        Args:
+            step: Runs the step of one, given its index; in another thread for all but the first.
+            switch: Called with the index of the logical rank that goes on, whenever that changes.
+
+        Returns:
+            What the steps return, in the order of `logical_ranks`.
+
+        Raises:
+            RuntimeError: If steps average or update in different orders, or there are no logical ranks.
+            ValueError: If there are several under "16-mixed", whose scale depends on each update of each of them.
+        """
+        logical = self._logical_ranks("play_logical_ranks")
+
+        def go_on(index: int) -> None:
+            logical.index = index
+            self.set_gradient_sync(logical.syncs)
+            if switch is not None:
+                switch(index)
+
+        if len(logical.ranks) > 1:
+            if hasattr(self.precision, "scale_loss"):
+                rule, where = "another than '16-mixed' where steps update by themselves", type(self).__qualname__
+                action = "Use 'bf16-mixed', or as many processes as logical ranks."
+                raise ValueError(must_be("precision", rule, self.precision.name, where, action))
+            return logical.take_turns(step, go_on, self.device)
+        self.enter_logical_rank(logical.ranks.start)
+        go_on(logical.ranks.start)
+        outputs = [step(logical.ranks.start)]
+        self.leave_logical_ranks()
+        return outputs
+
+    def together(self, name: str, action: Callable[[], T]) -> T:
+        """Call a function once for all of this process's logical ranks, when the steps of all have come here.
+
+        For what a step under `play_logical_ranks` does to things that they share, such as a scheduler. Elsewhere it is
+        called at once.
+
+        Args:
+            name: What it is; the steps of all have to come to the same.
+            action: The function.
+
+        Returns:
+            What it returns, to all.
+        """
+        turns = None if self._logical is None else self._logical.turns
+        result: T = action() if turns is None else turns.together(name, action)
+        return result
+
+    def _step_together(self, name: str, optimizer: Optimizer) -> None:
+        """Make an optimizer step once for all logical ranks of this process, until `teardown`."""
+        logical = self._logical_ranks("setup_optimizers")
+
+        def around(original: Callable[..., Any]) -> Callable[..., Any]:
+            def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+                if logical.turns is None:
+                    rule, where = "called after `leave_logical_ranks`", type(self).__qualname__
+                    action = "Run steps that update by themselves by `play_logical_ranks`."
+                    if logical.index is not None:
+                        raise RuntimeError(must_be("optimizer.step", rule, logical.index, where, action))
+                    return original(*args, **kwargs)
+                closure, *rest = args or (kwargs.pop("closure", None),)
+                if closure is None:
+                    return self.together(name, partial(original, None, *rest, **kwargs))
+                with torch.enable_grad():
+                    loss = closure()
+                self.together(name, partial(original, None, *rest, **kwargs))
+                return loss
+
+            return step
+
+        self._restore_steps.append(replace_step(optimizer, around))
+
+    def logical_gradients(self) -> dict[int, dict[str, Tensor]]:
+        """Return gradients of an open accumulation window by logical rank and parameter's name. Collective.
+
+        Returns:
+            Those of all logical ranks in rank 0, this process's in others; nothing between windows. Copy them before
+            training goes on.
+        """
+        return self._logical_ranks("logical_gradients").open_gradients()
+
+    def load_logical_gradients(self, gradients: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Continue the accumulation window whose gradients `logical_gradients` returned in rank 0."""
+        self._logical_ranks("load_logical_gradients").load_open_gradients(gradients)
+
+    def _play(self, number: int, broadcast: Callable[[Iterable[Tensor]], object] = list) -> None:
+        """Play this process's share of so many logical ranks; see `LogicalRanks`."""
+        from camshaft.strategies.logical_ranks import LogicalRanks  # few runs have them
+
+        where = type(self).__qualname__
+        self._logical = LogicalRanks(number, self.global_rank, self.world_size, where, broadcast)
+
+    def _logical_ranks(self, method: str) -> LogicalRanks:
+        if self._logical is None:
+            rule, where = "the number of logical ranks", type(self).__qualname__
+            action = f"Pass it, or do not call `{method}`."
+            raise RuntimeError(must_be("logical_ranks", rule, None, where, action))
+        return self._logical
+
     def setup_module(self, module: nn.Module) -> nn.Module:
         """Convert a module to this strategy's precision and move it to the device, in place.
 
         Returns:
             The module, or a `Computing` of it if the precision wraps its forward.
         """
+        if self._logical is not None:
+            self._logical.begin(module)
         self.precision.convert_module(module)
         self.place_module(module)
         if self.compilation is not None:
@@ -116,6 +258,9 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """Make optimizers step in this strategy's precision, and return them."""
         for optimizer in optimizers:
             self.precision.setup_optimizer(optimizer)
+        if len(self.logical_ranks) > 1:
+            for position, optimizer in enumerate(optimizers):
+                self._step_together(f"step of optimizer {position}", optimizer)
         return list(optimizers)
 
     def batch_to_device(self, batch: Any) -> Any:
@@ -140,7 +285,15 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
         """Differentiate a scalar loss, by `loss.backward()` or by `differentiate(loss)` if that is given."""
-        self.precision.backward(loss, differentiate)
+        if self._logical is None:
+            self.precision.backward(loss, differentiate)
+        else:
+            self._logical.backward(loss, partial(self.precision.backward, differentiate=differentiate))
+
+    def set_gradient_sync(self, is_on: bool) -> None:
+        """Set whether the steps that follow end an accumulation window, for logical ranks."""
+        if self._logical is not None:
+            self._logical.syncs = is_on
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Unscale an optimizer's gradients."""
@@ -159,8 +312,19 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         return self.precision.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the precision."""
+        """Restore the state of the precision; `place_like` then brings gradients of another one to its scale."""
         self.precision.load_state_dict(state)
+        self._gradient_factor = scale_in(self.precision.state_dict()) / scale_in(state)
+
+    def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
+        """Return a copy of a saved gradient on its parameter's device, in the scale of this precision."""
+        return self._scaled(super().place_like(value, parameter), parameter)
+
+    def _scaled(self, gradient: Tensor, parameter: Tensor) -> Tensor:
+        if self._gradient_factor == 1.0:
+            return gradient
+        widest = torch.promote_types(gradient.dtype, parameter.dtype)  # float16 alone would overflow
+        return gradient.to(widest) * self._gradient_factor
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
         """Write a checkpoint; see `CheckpointWriter.save`. Collective."""
@@ -172,6 +336,8 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     def teardown(self) -> None:
         """Restore the optimizers; keep the module on its device, not compiled, ready for the next verb."""
+        while self._restore_steps:
+            self._restore_steps.pop()()
         self.precision.release()
         if self.compilation is not None:
             self.compilation.end()

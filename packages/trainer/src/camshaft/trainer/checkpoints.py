@@ -17,6 +17,7 @@ from torch import nn
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.support.durable_files import SUFFIX, found_at, interrupted_targets
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import (
     INDEX_FILE,
@@ -27,8 +28,8 @@ from camshaft.hooks_core.support.remote_files import (
     is_url,
     join,
     local_path,
-    modified,
     parent_of,
+    written_at,
 )
 from camshaft.loops import CheckpointAdapter, FitLoop, Run, collect
 from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
@@ -228,8 +229,9 @@ def checkpoints_in(folder: str) -> Iterator[str]:
         found = (re.match(rf"(?:[^/]+/)*?[^/]*{re.escape(extension)}(?=/|$)", name) for name in names)
         yield from dict.fromkeys(join(folder, match[0]) for match in found if match)
         return
-    for path in Path(folder).rglob(f"*{extension}"):
-        if not any(parent.endswith(extension) for parent in path.relative_to(folder).parts[:-1]):
+    for path in (*Path(folder).rglob(f"*{extension}"), *interrupted_targets(Path(folder), extension)):
+        is_inside = any(parent.endswith((extension, SUFFIX)) for parent in path.relative_to(folder).parts[:-1])
+        if not is_inside and found_at(path) is not None:  # no link to nowhere
             yield str(path)
 
 
@@ -252,7 +254,7 @@ def _default_folders(trainer: Any) -> Iterator[str]:
 def _others_beside(path: str) -> list[str]:
     folder = parent_of(path)
     names = [name for name in entries_of(folder) if name.endswith(stock.ModelCheckpoint.FILE_EXTENSION)]
-    others = [other for _, other in _newest_first(join(folder, name) for name in names)]
+    others = [other for _, other in _newest_first(filter(exists, (join(folder, name) for name in names)))]
     return [other for other in others if not (other == path if is_url(path) else os.path.samefile(other, path))]
 
 
@@ -261,18 +263,8 @@ def _newest_first(paths: Iterable[str], names_of_last: tuple[str, ...] = ()) -> 
 
     Of several names of one file, "last" is first, so that the others can be displaced.
     """
-    ages = {path: (_written_at(path), os.path.basename(path).startswith(names_of_last), path) for path in paths}
+    ages = {path: (written_at(path), os.path.basename(path).startswith(names_of_last), path) for path in paths}
     return [(ages[path][0], path) for path in sorted(ages, key=ages.__getitem__, reverse=True)]
-
-
-def _written_at(path: str) -> int:
-    if not is_url(path):
-        return os.stat(path).st_mtime_ns
-    files = [path]
-    if is_folder(path):
-        index = join(path, INDEX_FILE)
-        files = [index] if exists(index) else files_below(path)
-    return max(int(modified(file).timestamp() * 1e9) for file in files)
 
 
 def _read(trainer: Any, path: str, weights_only: bool | None) -> dict[str, Any]:

@@ -262,6 +262,7 @@ def choose_strategy(
     precision: Any = None,
     compile: bool | Mapping[str, Any] | None = None,
     sync_batchnorm: bool = False,
+    logical_ranks: int | None = None,
 ) -> Any:
     """Return the strategy: an instance as it is; else the one of that name on so many devices.
 
@@ -275,6 +276,7 @@ def choose_strategy(
         precision: The number format; None is the instance's own, or "32-true".
         compile: What is compiled; None is the instance's own, or nothing.
         sync_batchnorm: If true, batch normalisation is over the batches of all processes.
+        logical_ranks: Number of logical ranks of the run; None is the instance's own, or none.
 
     Raises:
         TypeError: If a strategy object lacks something that a strategy must have.
@@ -283,7 +285,7 @@ def choose_strategy(
     """
     if not isinstance(strategy, str):
         check_strategy(strategy, _WHERE)
-        _check_beside(strategy, accelerator, devices, num_nodes, precision, compile)
+        _check_beside(strategy, accelerator, devices, num_nodes, precision, compile, logical_ranks)
         _check_syncs(strategy, sync_batchnorm)
         return strategy
     name = strategy.lower()
@@ -295,17 +297,22 @@ def choose_strategy(
     precision, compile = "32-true" if precision is None else precision, False if compile is None else compile
     if isinstance(devices, Sequence) and not isinstance(devices, str):
         devices = list(devices)
+    ranks: dict[str, Any] = {}
+    if logical_ranks is not None:
+        _check_int("logical_ranks", logical_ranks, 1, "an int or None", "Pass a power of two, or None for none.")
+        ranks["logical_ranks"] = logical_ranks
     if name == "auto":
         name = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
     if name == "single_device":
-        return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision, compile=compile)
+        device = _only_device(accelerator, devices, num_nodes)
+        return SingleDeviceStrategy(device, precision=precision, compile=compile, **ranks)
     arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes}
     arguments |= {"precision": precision, "compile": compile}
     # imported on access
     if name in _SHARDED:
         _check_syncs(name, sync_batchnorm)
-        return strategies.ShardedStrategy(**arguments)
-    return strategies.DDPStrategy(**arguments, **_DDP[name], sync_batchnorm=sync_batchnorm)
+        return strategies.ShardedStrategy(**arguments, **ranks)
+    return strategies.DDPStrategy(**arguments, **_DDP[name], **ranks, sync_batchnorm=sync_batchnorm)
 
 
 def num_devices_of(strategy: Any) -> int:
@@ -344,7 +351,15 @@ def _only_device(accelerator: Any, devices: Any, num_nodes: Any) -> torch.device
     return choose_device(accelerator)
 
 
-def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any, precision: Any, compile: Any) -> None:
+def _check_beside(
+    strategy: Any,
+    accelerator: Any,
+    devices: Any,
+    num_nodes: Any,
+    precision: Any,
+    compile: Any,
+    logical_ranks: int | None,
+) -> None:
     """Raise `ValueError` unless the other arguments agree with a strategy object."""
     device, num_devices, own_precision = torch.device(strategy.device), num_devices_of(strategy), precision_of(strategy)
     is_own = accelerator in ("auto", device.type) or (accelerator == "gpu" and device.type != "cpu")
@@ -353,13 +368,14 @@ def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any,
     else:
         has_devices = devices in ("auto", num_devices, str(num_devices))
     has_precision = precision is None or choose_precision(precision, device.type).name == own_precision
-    own_compile = getattr(strategy, "compile", False)
+    own_compile, own_ranks = getattr(strategy, "compile", False), getattr(strategy, "num_logical_ranks", None)
     for name, value, agrees, default, own in (
         ("accelerator", accelerator, is_own, "auto", device.type),
         ("devices", devices, has_devices, "auto", num_devices),
         ("num_nodes", num_nodes, num_nodes in (1, num_nodes_of(strategy)), 1, num_nodes_of(strategy)),
         ("precision", precision, has_precision, None, own_precision or "its own"),
         ("compile", compile, compile in (None, own_compile), None, own_compile),
+        ("logical_ranks", logical_ranks, logical_ranks in (None, own_ranks), None, own_ranks or "none"),
     ):
         if not agrees:
             rule = f"{default!r} or that of the strategy object ({own})"

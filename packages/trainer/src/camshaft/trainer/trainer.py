@@ -87,6 +87,9 @@ class Trainer:
             lists, or the blocks that are sharded. True, or a dictionary of arguments of `torch.compile` and perhaps
             "policy"; see `camshaft.strategies.TorchStrategy`. None means that of the strategy object, or nothing.
         sync_batchnorm: Synchronize batch norm; statistics are of the batches of all processes.
+        logical_ranks: Number of data-parallel ranks that the run is defined on, a power of two. Any number of processes
+            that divides it plays them, with the same bits; hooks of batches are called for each. None trains as many
+            ranks as there are processes.
         fast_dev_run: Trial run of one or n batches; True takes one batch of every loader, an int so many, in one epoch
             without a sanity check. Loggers write nothing, callbacks neither stop nor save. Replaces all limits.
         limit_val_batches: Validation batches: an int is a number per loader, a float a share; 0 trains without
@@ -171,6 +174,7 @@ class Trainer:
         compile: bool | Mapping[str, Any] | None = None,
         use_distributed_sampler: bool = True,
         sync_batchnorm: bool = False,
+        logical_ranks: int | None = None,
         agree_every_n_batches: int | None = None,
         max_epochs: int | None = None,
         min_epochs: int | None = None,
@@ -228,6 +232,7 @@ class Trainer:
             precision=precision,
             compile=compile,
             sync_batchnorm=bool(sync_batchnorm),
+            logical_ranks=logical_ranks,
         )
         self._fast_dev_run = check_fast_dev_run(fast_dev_run)
         self.enable_autolog_hparams = enable_autolog_hparams
@@ -257,14 +262,19 @@ class Trainer:
         self._log_every_n_steps = choose_log_interval(log_every_n_steps)
         self.metric_log: MetricLog | None = None
         if not barebones:
-            self.metric_log = MetricLog(
+            log_class: type[MetricLog] = MetricLog
+            if self.num_logical_ranks is not None:
+                from camshaft.loops.metrics.logical_ranks import LogicalMetricLog
+
+                log_class = LogicalMetricLog
+            self.metric_log = log_class(
                 loggers=self._loggers,
                 log_every_n_steps=self._log_every_n_steps,
                 progress=self.fit_loop.progress,
                 strategy=self.strategy,
                 saves_each_row=self.saves_each_row,
             )
-            if self.world_size > 1:
+            if self.world_size > 1 or self.num_logical_ranks is not None:
                 self.callbacks.insert(0, EpochEndReduction(self.metric_log))
 
     # seams for subclasses
@@ -887,6 +897,17 @@ class Trainer:
     world_size: int = forwarded("strategy.world_size", "Number of processes.")
     global_rank: int = forwarded("strategy.global_rank", "Index of this process among all.")
     local_rank: int = forwarded("strategy.local_rank", "Index of this process on its machine.")
+
+    @property
+    def num_logical_ranks(self) -> int | None:
+        """Number of logical ranks that the run is defined on; None without."""
+        return getattr(self.strategy, "num_logical_ranks", None)
+
+    @property
+    def logical_rank(self) -> int | None:
+        """The logical rank for which a hook or step runs now; None outside of steps, and without logical ranks."""
+        ranks = None if self.current_run is None else self.current_run.logical
+        return None if ranks is None else ranks.current
 
     @property
     def num_nodes(self) -> int:

@@ -14,6 +14,7 @@ from camshaft.hooks_core.support.durable_files import (
     abandoned_files,
     flush,
     lock,
+    make_folder,
     new_partial_name,
     remove,
     rename_durably,
@@ -48,7 +49,7 @@ def point_last_at(checkpoint: str | os.PathLike[str], last: str | os.PathLike[st
 
 
 def _point_on_disk(checkpoint: Path, last: Path, by_link: bool) -> None:
-    last.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(last.parent)
     workplace = new_partial_name(last)
     workplace.mkdir()
     try:

@@ -27,6 +27,7 @@ from camshaft.callbacks.checkpoints.state import (
     KeptCheckpoints,
     PendingSave,
     PendingSaves,
+    unfinished_saves,
     unwritten_saves,
 )
 from camshaft.callbacks.monitoring import (
@@ -167,6 +168,7 @@ class ModelCheckpoint(Checkpoint):
         self._counted_step = 0  # up to which `every_n_train_steps` has been looked at
         self._pending: PendingSaves | None = None
         self._unwritten: list[dict[str, Any]] = []
+        self._unfinished: list[dict[str, Any]] = []
         self._last_global_step_saved = 0  # before the first update there is nothing worth saving
         self._decided_step = 0  # of the latest due time
         self._is_deferred = False
@@ -314,11 +316,14 @@ class ModelCheckpoint(Checkpoint):
         """
         self._restore(state_dict)
 
-        def look() -> tuple[list[dict[str, Any]], list[str]]:
-            unwritten = unwritten_saves(state_dict.get("pending", []), self.dirpath or "")
-            return unwritten, self._kept.missing_files([save["path"] for save in unwritten])
+        def look() -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+            pending, folder = state_dict.get("pending", []), self.dirpath or ""
+            unwritten, unfinished = unwritten_saves(pending, folder), unfinished_saves(pending, folder)
+            expected = [one[name] for one in (*unwritten, *unfinished) for name in ("path", "last_path")]
+            return unwritten, unfinished, self._kept.missing_files(expected)
 
-        self._unwritten, missing = look() if self._strategy is None else from_rank_zero(self._strategy, look)
+        found = look() if self._strategy is None else from_rank_zero(self._strategy, look)
+        self._unwritten, self._unfinished, missing = found
         self._kept.forget(missing)
         self._loaded_dirpath = state_dict["dirpath"]
         self._warn_if_moved()
@@ -544,6 +549,13 @@ class ModelCheckpoint(Checkpoint):
         trainer.save_checkpoint(path, self.save_weights_only, on_saved)
 
     def _write_missing(self, trainer: TrainerProtocol) -> None:
+        """Do what a crash kept the resumed run from doing. Collective."""
+        unfinished, self._unfinished = self._unfinished, []
+        pending = self._pending
+        if pending is not None:
+            for save in unfinished:
+                displaced = tuple(save["displaced"])
+                pending.finish(pending.add(save["path"], self.state_dict(), displaced, save["last_path"]))
         unwritten, self._unwritten = self._unwritten, []
         for save in unwritten:
             self._request_save(trainer, save["path"], tuple(save["displaced"]), save["last_path"])

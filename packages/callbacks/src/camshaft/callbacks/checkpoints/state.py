@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks.monitoring import Mode, is_better, worst_score
+from camshaft.hooks_core.support.durable_files import found_at
 from camshaft.hooks_core.support.messages import warn_user
-from camshaft.hooks_core.support.remote_files import exists, lies_in
+from camshaft.hooks_core.support.remote_files import exists, is_url, lies_in, written_at
 
 _DERIVED = ("best_model_score", "kth_best_model_path", "kth_value")
 _STATE = ("best_k_models", "best_model_path", "last_model_path", "current_score")
@@ -103,7 +105,7 @@ class KeptCheckpoints:
     def missing_files(self, expected: list[str]) -> list[str]:
         """Return the kept paths at which nothing exists, with a warning; those that are expected are left out."""
         known = dict.fromkeys([*self.best_k_models, self.best_model_path, self.last_model_path])
-        missing = [path for path in known if path and path not in expected and not exists(path)]
+        missing = [path for path in known if path and path not in expected and not _is_there(path)]
         if missing:
             warn_user(
                 f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}. Put them back, and resume."
@@ -248,11 +250,34 @@ class PendingSaves:
             self.remove_checkpoint(path)
 
 
+def unfinished_saves(pending: list[dict[str, Any]], folder: str) -> list[dict[str, Any]]:
+    """Return the pending saves of a saved state that were written, and what a crash kept from following them.
+
+    That is "last", if it is missing or older, and displaced checkpoints that are older and still there. What is newer
+    is of a later save, and stays.
+    """
+    unfinished = []
+    for save in pending:
+        path, last = save["path"], save["last_path"]
+        if not (lies_in(path, folder) and _is_there(path)):
+            continue
+        when = written_at(path)
+        is_behind = last not in (None, path) and not (_is_there(last) and written_at(last) >= when)
+        displaced = [one for one in save["displaced"] if _is_there(one) and written_at(one) < when]
+        if is_behind or displaced:
+            unfinished.append({"path": path, "displaced": displaced, "last_path": last if is_behind else None})
+    return unfinished
+
+
 def unwritten_saves(pending: list[dict[str, Any]], folder: str) -> list[dict[str, Any]]:
     """Return the pending saves of a saved state that were never written and belong into a folder."""
     return [
         save
         for save in pending
         if all(lies_in(path, folder) for path in (save["path"], save["last_path"]) if path is not None)
-        and not exists(save["path"])
+        and not _is_there(save["path"])
     ]
+
+
+def _is_there(path: str) -> bool:
+    return exists(path) if is_url(path) else found_at(Path(path)) is not None

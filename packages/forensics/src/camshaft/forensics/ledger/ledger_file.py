@@ -17,7 +17,7 @@ import platform
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +28,7 @@ import torch
 
 from camshaft.callbacks.arguments import InvalidArgumentError, usable_path
 from camshaft.forensics.ledger.digests import hex_of
-from camshaft.hooks_core.support.durable_files import append, flush
+from camshaft.hooks_core.support.durable_files import append, flush, make_folder
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import (
     absolute,
@@ -116,7 +116,7 @@ class LedgerFile:
             OSError: If the disk refuses, or another error of the store's library.
         """
         if isinstance(self.path, Path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             if self.path.exists():
                 os.replace(self.path, previous_ledger_of(self.path))
         else:
@@ -134,7 +134,7 @@ class LedgerFile:
         """Go on with a ledger at a place in it; later lines are cut off.
 
         Returns:
-            The header.
+            The header, with what other runs that went on have changed.
 
         Raises:
             FileNotFoundError: If there is no ledger.
@@ -160,6 +160,9 @@ class LedgerFile:
         os.truncate(self._local, sum(len(line) + 1 for line in lines))  # in one step of the file system
         self.position = position
         header: dict[str, Any] = json.loads(lines[0])
+        for line in lines[1:]:
+            if line.startswith(b'{"resumed":'):
+                header |= {name: now for name, (_, now) in json.loads(line)["changed"].items()}
         return header
 
     def append(self, bodies: Sequence[str]) -> None:
@@ -271,6 +274,16 @@ def read_ledger(path: Path | str) -> Ledger:
         action = "Read it with the version of camshaft-forensics that wrote it, or a newer one."
         raise LedgerError("ledger", f"of format {FORMAT_VERSION}", header["ledger"], str(path), action)
     return Ledger(path, header, others)
+
+
+def updates_of(ledger: Ledger) -> Iterator[tuple[dict[str, Any], list[int]]]:
+    """Yield the lines of updates, each with the data ranks of the processes that made it."""
+    data_ranks = ledger.header["data_ranks"]
+    for line in ledger.lines:
+        if "resumed" in line:
+            data_ranks = line["changed"].get("data_ranks", (None, data_ranks))[1]
+        elif "step" in line:
+            yield line, data_ranks
 
 
 def whole_lines(data: bytes) -> list[bytes]:

@@ -54,7 +54,7 @@ Number = tuple[float | Tensor, torch.dtype]
 class RunLedger(Callback):
     """Writes down what each update did, to the bit, so that two runs can be compared; see `compare`.
 
-    A line per update holds, under these names:
+    A line per update holds, under these names (logical ranks, if any, take the place of processes, in the header too):
 
     - "step" (from 1), "epoch", and "batches": the indices of the batches since the line before, so those of its window.
     - "samples": for each process and batch the dataset indices, where the trainer knows them (a `SampleSource`), else a
@@ -72,7 +72,8 @@ class RunLedger(Callback):
       number of processes and however they are sharded; "settings" of the optimizers' groups.
     - "random" also covers Python's and NumPy's global generators ("python", "numpy"), which are slow to read.
 
-    The last line of a run that came to its end has "end", its last step, and these three of then.
+    The last line of a run that came to its end has "end", its last step, "epoch", the number of epochs that are
+    complete, and these three of then.
 
     The first line of the file is a header: versions, arguments, lengths of data, processes, switches of determinism.
     What differs in a run that goes on is noted in a line with "resumed" and "changed". Nothing waits for a device at a
@@ -117,8 +118,10 @@ class RunLedger(Callback):
         self._reads_at_once = True  # on the CPU, where reading a value waits for nothing
         self._adds_on_host = True
         self._epoch = 0
-        self._batch: tuple[int, Any, Any] = (0, None, None)  # the newest: index, samples, and the batch itself
-        self._window = _Window()
+        self._ranks = range(1)  # of which this process notes the windows: itself, or its logical ranks
+        self._data_ranks: list[int] = []
+        self._batches: list[tuple[int, Any, Any]] = []  # the newest of each: index, samples, and the batch itself
+        self._windows: list[_Window] = []
         self._rows: list[Update] = []
         self._state: dict[str, Any] = {}  # as in checkpoints
         self._loaded: dict[str, Any] = {}
@@ -132,7 +135,9 @@ class RunLedger(Callback):
         """Follow the samples of the batches, if the trainer knows them."""
         follow = getattr(trainer, "follow_samples", None)
         self._take_samples = None if follow is None else follow()
-        self._window, self._rows = _Window(), []
+        self._ranks = _ranks_of(trainer)
+        self._batches, self._rows = [(0, None, None) for _ in self._ranks], []
+        self._begin_windows()
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin the ledger, or go on with that of the run that is resumed. Collective."""
@@ -142,31 +147,35 @@ class RunLedger(Callback):
         self._reads_at_once = strategy.device.type == "cpu"
         is_sharded = any(hasattr(parameter, "device_mesh") for parameter in module.parameters())
         self._adds_on_host = self._reads_at_once and not is_sharded
-        data_ranks = strategy.all_gather(strategy.data_rank)
+        data_ranks = list(range(_num_logical_ranks(trainer) or 0)) or strategy.all_gather(strategy.data_rank)
         state, self._loaded = self._loaded or (self._state if trainer.global_step else {}), {}
-        if state and len(state["windows"]) == strategy.world_size:
-            self._window = _Window(*map(list, state["windows"][strategy.global_rank]))
+        self._data_ranks = data_ranks
+        if state:
+            of_state = state["windows"], state.get("data_ranks"), data_ranks
+            self._windows = [_Window.of_rank(*of_state, rank) for rank in self._ranks]
         self._open(state, _facts(trainer, module, data_ranks), trainer)
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Forget batches whose gradients were dropped at the end of the epoch before."""
         self._epoch = trainer.current_epoch
-        self._window = _Window()
+        self._begin_windows()
 
     def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
         """Note a batch."""
         samples = None if self._take_samples is None else self._take_samples()
-        self._batch = batch_idx, samples, batch
+        place = self._place(trainer)
+        self._batches[place] = batch_idx, samples, batch
         if self._is_due(trainer.global_step + 1):
-            self._add_batch()
+            self._add_batch(place)
 
     def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Tensor) -> None:
         """Note a loss."""
         if not self._is_due(trainer.global_step + 1):
             return
-        window = self._window
+        place = self._place(trainer)
+        window = self._windows[place]
         if not window.batches:  # a further update of the same batch
-            self._add_batch()
+            self._add_batch(place)
         window.losses.append((loss.item() if self._reads_at_once else loss.detach().clone(), loss.dtype))
 
     def on_before_optimizer_step(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
@@ -174,22 +183,23 @@ class RunLedger(Callback):
         step = trainer.global_step + 1
         if not self._is_due(step):
             return
-        window = self._window
+        windows = self._windows
         norm = self._norm_of(optimizer)
         if norm is not None:
-            window.norms.append(norm)
-        self._window = _Window()
+            for window in windows:
+                window.norms.append(norm)
+        self._begin_windows()
         rows = self._rows
         assert self._generators is not None
         if rows and rows[-1].step == step:  # of another optimizer, or evaluated again, or skipped before
-            rows[-1].window.add(window)
+            rows[-1].add(windows)
             rows[-1].random = self._generators.read()
             return
         if len(rows) >= self.NUM_PER_GROUP:
             self._write(trainer)
             rows = self._rows
         digests = self._digests(trainer, module) if self._has_digests(step) else None
-        rows.append(Update(step, self._epoch, window, self._generators.read(), digests))
+        rows.append(Update(step, self._epoch, windows, self._generators.read(), digests))
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write the lines. Collective."""
@@ -200,7 +210,7 @@ class RunLedger(Callback):
         self._state = self._collect(trainer)
         digests = self._digests(trainer, module)
         if trainer.is_global_zero:
-            self._file.append([json_of({"end": trainer.global_step, **digests.read()})])
+            self._file.append([json_of({"end": trainer.global_step, "epoch": trainer.current_epoch, **digests.read()})])
             self._file.sync()
         self._trainer = None
 
@@ -214,7 +224,7 @@ class RunLedger(Callback):
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Forget what was not written, as after an error."""
         self._trainer = self._take_samples = self._generators = None
-        self._batch, self._rows = (0, None, None), []
+        self._batches, self._rows = [], []
         self._file.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -234,10 +244,18 @@ class RunLedger(Callback):
     def _has_digests(self, step: int) -> bool:
         return (step - 1) % self.weights_every_n_steps == 0
 
-    def _add_batch(self) -> None:
-        batch_idx, samples, batch = self._batch
-        self._window.batches.append(batch_idx)
-        self._window.samples.append(BatchDigest(batch) if samples is None else samples)
+    def _begin_windows(self) -> None:
+        self._windows = [_Window() for _ in self._ranks]
+
+    def _place(self, trainer: TrainerProtocol) -> int:
+        """Return the place of the logical rank that runs among those of this process; 0 without."""
+        rank: int | None = getattr(trainer, "logical_rank", None)
+        return 0 if rank is None else rank - self._ranks.start
+
+    def _add_batch(self, place: int) -> None:
+        (batch_idx, samples, batch), window = self._batches[place], self._windows[place]
+        window.batches.append(batch_idx)
+        window.samples.append(BatchDigest(batch) if samples is None else samples)
 
     def _norm_of(self, optimizer: Any) -> Number | None:
         """Return the norm of an optimizer's gradients; None if there are none. Collective if they are sharded."""
@@ -282,11 +300,13 @@ class RunLedger(Callback):
     def _collect(self, trainer: TrainerProtocol) -> dict[str, Any]:
         """Write the lines, durably. Returns the state for a checkpoint. Collective."""
         self._write(trainer)
-        windows = trainer.strategy.all_gather(self._window.plain())
+        of_processes = trainer.strategy.all_gather([window.plain() for window in self._windows])
+        windows = [window for of_process in of_processes for window in of_process]
         if self._file.position is not None:  # on rank 0
             self._file.sync()
         position = self._file.position
-        return {"position": None if position is None else list(attrs.astuple(position)), "windows": windows}
+        place = None if position is None else list(attrs.astuple(position))
+        return {"position": place, "windows": windows, "data_ranks": self._data_ranks}
 
     def _write(self, trainer: TrainerProtocol) -> None:
         """Write the lines of all updates that were made. Collective."""
@@ -294,15 +314,16 @@ class RunLedger(Callback):
         if not rows:
             return
         if rows[-1].step > trainer.global_step:  # a scaler of losses skipped it: the next one has the same step
-            skipped = rows.pop().window
-            skipped.add(self._window)
-            self._window = skipped
+            skipped = rows.pop()
+            skipped.add(self._windows)
+            self._windows = skipped.windows
         if not self._reads_at_once:
-            _fetch([row.window for row in rows])
+            _fetch([window for row in rows for window in row.windows])
         own = [row.parts() for row in rows]
         strategy = trainer.strategy
         of_ranks = [own] if strategy.world_size == 1 else strategy.all_gather(own)
-        joined = [tuple(map(",".join, zip(*parts, strict=True))) for parts in zip(*of_ranks, strict=True)]
+        lines = ([part for of_process in parts for part in of_process] for parts in zip(*of_ranks, strict=True))
+        joined = [tuple(map(",".join, zip(*parts, strict=True))) for parts in lines]
         self._take(strategy, rows, joined)
 
     def _take(self, strategy: Strategy, rows: Sequence[Update], parts: Sequence[tuple[str, ...]]) -> None:
@@ -334,12 +355,46 @@ class _Window:
         for name, noted in attrs.asdict(later, recurse=False).items():
             getattr(self, name).extend(noted)
 
+    @classmethod
+    def of_rank(
+        cls, windows: Sequence[Sequence[Any]], before: Sequence[int] | None, now: Sequence[int], rank: int
+    ) -> _Window:
+        """Return the window of a process of a resumed run.
+
+        With other processes the first one notes the samples of all, in their order; losses and norms of those that are
+        gone are noted by one that goes on for them.
+
+        Args:
+            windows: Those of all processes of then, as plain values.
+            before: The data ranks of then; None if they are unknown.
+            now: Those of now.
+            rank: Index of the process.
+        """
+        if len(windows) == len(now) and before in (None, list(now)):
+            return cls(*map(list, windows[rank]))
+        shares = [windows[list(before).index(one)] for one in sorted(set(before))] if before else list(windows)
+        batches = list(shares[0][0])
+        samples: list[Any] = [[] for _ in batches]
+        if now[rank] == 0:
+            samples = [
+                _in_turn([share[1][idx] for share in shares if idx < len(share[1])]) for idx in range(len(batches))
+            ]
+        mine = shares[now[rank] :: len(set(now))]
+        return cls(batches, samples, *([number for share in mine for number in share[place]] for place in (2, 3)))
+
     def plain(self) -> list[list[Any]]:
         """Return it as plain values; waits for the device."""
         samples = [one.hex() if isinstance(one, BatchDigest) else one for one in self.samples]
         _fetch([self])
         losses, norms = ([*json.loads(_bits_of(numbers))] for numbers in (self.losses, self.norms))
         return [self.batches, samples, losses, norms]
+
+
+def _in_turn(batches: Sequence[Any]) -> Any:
+    """Return the samples of the batches of all processes, one of each in turn; digests as they are."""
+    if not all(isinstance(batch, list) for batch in batches):
+        return list(batches)
+    return [batch[idx] for idx in range(max(map(len, batches))) for batch in batches if idx < len(batch)]
 
 
 @attrs.define(eq=False)
@@ -349,29 +404,37 @@ class Update:
     Attributes:
         step: Its number, from 1.
         epoch: Its epoch.
-        window: What was noted of its batches.
+        windows: What was noted of the batches of this process, or of each logical rank that it plays.
         random: Digests of torch's generators, as JSON.
         digests: Digests of weights and optimizers; None without them.
     """
 
     step: int
     epoch: int
-    window: _Window
+    windows: list[_Window]
     random: str
     digests: _Digests | None
 
-    def parts(self) -> tuple[str, ...]:
-        """Return the part of this process in the line, as JSON: samples, generators, losses and norms of gradients."""
-        window, random = self.window, self.random
+    def add(self, later: Sequence[_Window]) -> None:
+        """Add what was noted later for the same update."""
+        for window, its_later in zip(self.windows, later, strict=True):
+            window.add(its_later)
+
+    def parts(self) -> list[tuple[str, ...]]:
+        """Return the parts of this process in the line, as JSON: samples, generators, losses and norms of gradients."""
+        random = self.random
         if self.digests is not None:
             random = f"{random[:-1]},{json_of(self.digests.slow_generators)[1:]}"
-        return _json_of_samples(window.samples), random, _bits_of(window.losses), _bits_of(window.norms)
+        return [
+            (_json_of_samples(window.samples), random, _bits_of(window.losses), _bits_of(window.norms))
+            for window in self.windows
+        ]
 
     def line(self, parts: tuple[str, ...]) -> str:
         """Return the line, without its chain, of the parts of all processes, joined by commas. Waits for the device."""
         samples, random, losses, norms = parts
         line = (
-            f'{{"step":{self.step},"epoch":{self.epoch},"batches":{self.window.batches},"samples":[{samples}],'
+            f'{{"step":{self.step},"epoch":{self.epoch},"batches":{self.windows[0].batches},"samples":[{samples}],'
             f'"random":[{random}],"loss":[{losses}],"norm":[{norms}]}}'
         )
         return line if self.digests is None else f"{line[:-1]},{json_of(self.digests.read())[1:]}"
@@ -421,16 +484,28 @@ def _json_of_samples(samples: list[Any]) -> str:
     return repr(samples)  # lists of ints, which JSON writes as Python does
 
 
+def _num_logical_ranks(trainer: TrainerProtocol) -> int | None:
+    count: int | None = getattr(trainer.strategy, "num_logical_ranks", None)
+    return count
+
+
+def _ranks_of(trainer: TrainerProtocol) -> range:
+    """Return the ranks whose windows this process notes: its logical ranks, or itself."""
+    strategy = trainer.strategy
+    own: range | None = None if _num_logical_ranks(trainer) is None else strategy.logical_ranks  # type: ignore[attr-defined]
+    return range(strategy.global_rank, strategy.global_rank + 1) if own is None else own
+
+
 def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict[str, Any]:
     """Return what a run is, as the header has it: plain values that are the same when the same run is started again."""
-    strategy = trainer.strategy
+    strategy, count = trainer.strategy, _num_logical_ranks(trainer)
     return {
         "versions": versions(),
         "platform": [platform.system(), platform.machine()],
         "device": name_of_device(strategy.device),
-        "world_size": strategy.world_size,
+        "world_size": count or strategy.world_size,
         "data_ranks": data_ranks,
-        "strategy": plain(strategy),
+        "strategy": f"{count} logical ranks" if count else plain(strategy),
         "precision": str(getattr(trainer, "precision", None)),
         "arguments": plain({name: getattr(trainer, name, None) for name in _ARGUMENTS}),
         "module": plain(module),

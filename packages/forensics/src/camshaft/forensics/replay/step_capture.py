@@ -181,9 +181,9 @@ class StepCapture:
             Whether updates have to be checked before they are made; else after each batch.
 
         Raises:
-            InvalidArgumentError: If the optimizer evaluates the loss itself; if several under automatic optimization
-                accumulate gradients or take turns by `frequency`; if `training_step` takes `hiddens`, the state between
-                parts of batches that are split along time; if parameters are sharded.
+            InvalidArgumentError: With logical ranks; if the optimizer evaluates the loss itself; if several under
+                automatic optimization accumulate gradients or take turns by `frequency`; if `training_step` takes
+                `hiddens`, the state between parts of batches that are split along time; if parameters are sharded.
         """
         self.stop()
         is_automatic = getattr(module, "automatic_optimization", True)
@@ -194,6 +194,8 @@ class StepCapture:
         problem = None
         if is_automatic and any(map(needs_closure, trainer.optimizers)):
             problem = "with an optimizer that evaluates the loss itself"
+        elif getattr(trainer.strategy, "num_logical_ranks", None) is not None:
+            problem = "with logical ranks, of which an update has a step each"
         elif is_automatic and self._is_by_batch and takes_turns:
             problem = "with several optimizers that accumulate gradients, or take turns by `frequency`"
         elif "hiddens" in signature(module.training_step).parameters:

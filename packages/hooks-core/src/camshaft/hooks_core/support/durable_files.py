@@ -42,6 +42,32 @@ def rename_durably(partial: Path, target: Path) -> None:
     remove(previous)
 
 
+_certain_folders: set[tuple[int, int]] = set()
+"""Device and inode of folders whose names this process has flushed."""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents, so that a power cut leaves them all.
+
+    Those that are there may have been made a moment ago, by others that did not flush them: this process does, once.
+
+    Raises:
+        OSError: If it cannot be made, such as where there is a file. A parent that cannot be flushed, as one that may
+            not be read, is no error.
+    """
+    folder = folder.absolute()
+    made = {one for one in (folder, *folder.parents) if not one.exists()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in (folder, *folder.parents[:-1]):
+        status = os.stat(one)
+        identity = status.st_dev, status.st_ino
+        if identity in _certain_folders and one not in made:
+            break
+        with contextlib.suppress(OSError):
+            flush(one.parent)
+        _certain_folders.add(identity)
+
+
 @contextlib.contextmanager
 def new_file(target: Path) -> Iterator[Path]:
     """Create an empty file beside a target; at the end of the block, flush it to disk and rename it to the target.
@@ -91,12 +117,25 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 def previous_of(target: Path) -> Path:
     """Return the path of a target's old contents after a crash interrupted `rename_durably`."""
-    return target.with_name(f".{target.name}.previous")
+    return target.with_name(f".{target.name}{_PREVIOUS}")
+
+
+def found_at(target: Path) -> Path | None:
+    """Return where a target is: at its path, or beside it if a crash interrupted `rename_durably`; None if nowhere."""
+    return next((path for path in (target, previous_of(target)) if path.exists()), None)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a directory with all that it holds, if it is there."""
+    """Remove a file, a link or a directory with all that it holds, if it is there.
+
+    A directory loses its name first, durably: a crash leaves it whole, or as one that `abandoned_files` finds.
+    """
     if is_directory(path):
+        if not path.name.endswith((SUFFIX, _PREVIOUS)):
+            doomed = new_partial_name(path)
+            os.rename(path, doomed)
+            flush(path.parent)
+            path = doomed
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -135,6 +174,16 @@ def flush(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_PREVIOUS = ".previous"
+
+
+def interrupted_targets(folder: Path, extension: str) -> list[Path]:
+    """Return the paths in a folder, and below it, that lack what a crash left beside them; see `found_at`."""
+    found = folder.rglob(f".*{extension}{_PREVIOUS}")
+    targets = [path.with_name(path.name[1:].removesuffix(_PREVIOUS)) for path in found]
+    return [target for target in targets if not target.exists()]
 
 
 def is_directory(path: Path) -> bool:

@@ -205,6 +205,23 @@ def modified(url: str) -> datetime:
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
 
 
+def written_at(path: str) -> int:
+    """Return when a file was written, in nanoseconds; of a folder its index, as names in a folder change later, too.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    if not is_url(path):
+        found = durable_files.found_at(Path(path)) or Path(path)
+        index = found / INDEX_FILE
+        return (index if index.exists() else found).stat().st_mtime_ns
+    files = [path]
+    if is_folder(path):
+        index_url = join(path, INDEX_FILE)
+        files = [index_url] if exists(index_url) else files_below(path)
+    return max(int(modified(file).timestamp() * 1e9) for file in files)
+
+
 def remove(path: str) -> None:
     """Remove a file, or a folder with all that it holds, if it is there."""
     if not is_url(path):

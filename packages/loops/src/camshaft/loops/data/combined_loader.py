@@ -183,6 +183,17 @@ class CombinedLoader:
         self._progress = _Progress(state["phase"], ended, exhausted)
         self._is_loaded, self._is_resumed = True, state["phase"] == "under_way"
 
+    @property
+    def num_left(self) -> int | float:
+        """Number of batches that are left of the iteration whose state was loaded, or of the next one."""
+        if not self._is_resumed:
+            return length_of(self)
+        progress, mode = self._progress, self._mode
+        over = progress.exhausted if mode == "max_size_cycle" else progress.ended
+        pairs = zip(self._flattened, over, strict=True)
+        left = [0 if is_over else getattr(leaf, "num_left", length_of(leaf)) for leaf, is_over in pairs]
+        return sum(left) if mode == "sequential" else min(left) if mode == "min_size" else max(left)
+
     def _check_distinct(self, method: str) -> None:
         """Raise `ValueError` if a loader is there twice, so that it has no single state."""
         if len({id(leaf) for leaf in self._flattened}) < len(self._flattened):
@@ -389,6 +400,19 @@ def is_plain(loader: object) -> bool:
     return isinstance(loader, DataLoader) and all(
         getattr(type(loader), name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
     )
+
+
+def kind_to_copy(loader: Any) -> type[Any] | None:
+    """Return `DataLoader` or torchdata's stateful one, whichever can copy a loader; None if it iterates otherwise."""
+    if is_plain(loader):
+        return DataLoader
+    torchdata = sys.modules.get("torchdata.stateful_dataloader")
+    if torchdata is not None and isinstance(loader, torchdata.StatefulDataLoader):
+        kind: type[Any] = torchdata.StatefulDataLoader
+        names = ("__iter__", "_get_iterator", "state_dict", "load_state_dict")
+        if all(getattr(type(loader), name) is getattr(kind, name) for name in names):
+            return kind
+    return None
 
 
 def is_stream(loader: object) -> bool:

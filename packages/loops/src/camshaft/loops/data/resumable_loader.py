@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from itertools import islice
 from typing import Any, Literal
@@ -17,18 +18,32 @@ from camshaft.loops.data.combined_loader import (
     has_state,
     is_plain,
     is_stream,
+    kind_to_copy,
     length_of,
     nodes_of,
+    order_of,
     read_promised,
     samplers_of,
 )
-from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
+from camshaft.loops.data.rest_of_order import (
+    Resharing,
+    advanced,
+    check_sampler,
+    draw_order,
+    position_in,
+    rest_loader,
+    share_rest,
+    whole_order,
+)
+from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, has_fixed_order, stateful_samplers
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
+    ShareableStream,
     checksum,
     continues_from_end,
     copied,
     resumes_exactly,
+    shareable,
     stream_states,
     streams_at,
 )
@@ -50,6 +65,7 @@ _OTHER_STATE = (
     " Its `state_dict` takes other arguments than torch's protocol has. Use the loader that its library has for it, "
     "such as MosaicML's StreamingDataLoader."
 )
+_OTHER_WORKERS = " Read it by as many workers as before."
 
 
 class ResumableLoader:
@@ -62,12 +78,22 @@ class ResumableLoader:
     none, the iteration after a resumed one begins as if nothing had been loaded (see `FreshStart`), and a state from an
     epoch's end is loaded only if the next epoch would go on from it, as that of a stream that counts its own epochs.
 
+    The state of a map-style loader also tells the position in the order of all processes, where that is known. Another
+    number of processes goes on there: it shares the rest of the order out anew (see `rest_of_order`), and reads that by
+    a loader of its own until the iteration ends.
+
     Args:
         stateless: Treatment of a stateless loader by a resume inside an epoch: "refuse" raises, "fast_forward" reads
             and drops what was read before, from the same random numbers, and warns; that is exact only if the loader
             draws no random numbers between its batches.
+
+    Attributes:
+        resharing: What to know of the run whose state is loaded next, if that had another number of processes.
+        is_ahead: Whether the batch that was read last is still to be used.
+        gives_again: Whether the next iteration gives that batch of the loaded state once more.
     """
 
+    shares: tuple[range, int] = range(1), 1
     ends_as_promised = True  # reading it beyond its end reads no data
 
     def __init__(self, loader: Iterable[Any], stateless: StatelessLoaders = "refuse") -> None:
@@ -76,7 +102,7 @@ class ResumableLoader:
         nodes = sys.modules.get("torchdata.nodes")
         self._source: Any = nodes.Loader(loader) if nodes is not None and isinstance(loader, nodes.BaseNode) else loader
         self._is_node_loader = nodes is not None and isinstance(self._source, nodes.Loader)
-        self._is_converted = is_plain(loader) and not _is_stateless_stream(loader)
+        self._is_converted = (is_plain(loader) and not _is_stateless_stream(loader)) or _fast_forwards(loader)
         if self._is_converted:
             self._source = _to_stateful(loader)  # type: ignore[arg-type]
         self._is_stateless = _is_stateless_stream(loader) or not has_state(self._source)
@@ -85,6 +111,13 @@ class ResumableLoader:
         self._fresh_start: FreshStart | None = None  # after a state was loaded, until the next iteration has begun
         self._start: dict[str, Any] | None = None
         self._before_begin: dict[str, Any] | None = None  # random numbers before an iteration that nothing reads yet
+        self.resharing: Resharing | None = None
+        self.is_ahead = False
+        self._reader: Any = self._source  # what the iteration that runs reads
+        self._rest: tuple[dict[str, Any], int, Callable[[], None]] | None = None  # of an order; see `draw_order`
+        self._follows_samples = False
+        self.gives_again = False
+        self._num_before_load = 0
         self._num_read = 0
         self._was_begun = False
         self._is_under_way = False
@@ -113,8 +146,23 @@ class ResumableLoader:
     def _begun(self) -> Iterator[Any]:
         if self._is_stateless or self._is_node_loader or is_stream(self.loader):
             self._start = random_state(generators_of(self.loader))
-        self._num_read = 0
+        self._leave_rest()
+        self._num_read = self._num_before_load = 0
         return iter(self._source)
+
+    @cached_property
+    def _samplers(self) -> list[Any]:
+        """The samplers whose state outlives an iteration, and is not that of one process's share."""
+        found = stateful_samplers(self.loader) if self._is_map_style else []  # type: ignore[arg-type]
+        return [sampler for sampler in found if not hasattr(sampler, "num_replicas")]
+
+    @property
+    def _is_map_style(self) -> bool:
+        return kind_to_copy(self.loader) is not None and not is_stream(self.loader) and not self._has_dataset_state
+
+    @property
+    def _has_dataset_state(self) -> bool:
+        return has_state(getattr(self.loader, "dataset", None))
 
     @property
     def _streams(self) -> list[tuple[Any, str]]:
@@ -143,7 +191,7 @@ class ResumableLoader:
             Whether they can be known, that is, if the loader reads a dataset by indices, in the order of its sampler,
             and has no state of its own, nor its sampler.
         """
-        order = self._order
+        order, self._follows_samples = self._order, True
         if order is not None and order.recorded is None:
             order.recorded = {}
         return order is not None
@@ -158,13 +206,14 @@ class ResumableLoader:
         """The sampler whose items are the batches of this loader, one each; None if there is none."""
         if not self._is_converted or is_stream(self.loader) or not getattr(self.loader, "in_order", True):
             return None
-        order = self._source.sampler if self._source.batch_sampler is None else self._source.batch_sampler
+        order = self._reader.sampler if self._reader.batch_sampler is None else self._reader.batch_sampler
         return order if isinstance(order, ReplayedSampler) else None
 
     def end_iteration(self) -> None:
         """Let an iteration that was left count as over: the next one begins anew."""
         self._resumed = self._before_begin = None
         self._is_under_way = False
+        self._leave_rest()
 
     def stop_workers(self) -> None:
         """End the worker processes of a failed iteration and the threads that feed them; its state stays.
@@ -172,7 +221,8 @@ class ResumableLoader:
         They would live as long as anything holds the loop or the error, whose traceback holds the iterator. Those of a
         stateful loader of the user's own are left to the user.
         """
-        iterator: Any = getattr(self._source, "_iterator", None) if self._is_converted else None
+        is_own = self._is_converted or self._rest is not None
+        iterator: Any = getattr(self._reader, "_iterator", None) if is_own else None
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
             for thread in [queue._thread for queue in iterator._index_queues if queue._thread is not None]:
@@ -183,19 +233,30 @@ class ResumableLoader:
         self._is_exhausted = False
         self._unread = None
         try:
-            for batch in read_promised(self._source, self._num_promised, self._num_read, iterator):
+            for batch in read_promised(self._reader, self._num_in_iteration, self._num_read, iterator):
                 self._num_read += 1
                 yield batch
             # one that gave as many batches as it promises is not read on, and need not have noticed its end
-            of_torchdata = getattr(self._source, "_iterator", None)
-            self._is_exhausted = self._num_read < self._num_promised or getattr(of_torchdata, "_finished", False)
+            of_torchdata = getattr(self._reader, "_iterator", None)
+            self._is_exhausted = self._num_read < self._num_in_iteration or getattr(of_torchdata, "_finished", False)
+            self._leave_rest()
         finally:
             self._is_under_way = False
 
     @property
     def _num_promised(self) -> int | float:
-        """Number of batches of an iteration; infinite if unknown."""
+        """Number of batches of a whole iteration; infinite if unknown."""
         return length_of(self.loader)
+
+    @property
+    def _num_in_iteration(self) -> int | float:
+        """Number of batches of the iteration that runs: of a whole one, or of the rest of one."""
+        return self._num_promised if self._rest is None else self._rest[1]
+
+    @property
+    def num_left(self) -> int | float:
+        """Number of batches that are left of the iteration, or of the next one if none runs."""
+        return self._num_in_iteration - self._num_read if self._is_under_way else self._num_promised
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loader, as tensors and plain values if its own state is."""
@@ -203,19 +264,27 @@ class ResumableLoader:
         if self._before_begin is not None:
             state["before_begin"] = self._before_begin
         if self._is_under_way:
-            state["num_read"] = self._num_read
+            state |= {"num_read": self._num_read, "is_ahead": self.is_ahead}
+            position = self._position()
+            if position is not None:
+                state["position"] = position
+            if self._shareable is not None:
+                state["shared"] = self._shared_state(*self._shareable)
             if self._start is not None:
                 state["start"] = self._start
             if self._is_node_loader:
                 state["ended"] = _ended_nodes(self._source)
             if self._is_stateless and self._stateless == "refuse":
                 warn_user(_stateless_message(self.loader, "checkpoint"))
+        elif self._samplers and self._is_exhausted:
+            state["samplers"] = [copy.deepcopy(sampler.state_dict()) for sampler in self._samplers]
         if self._is_stateless or not self._was_begun:
             return state
         if self._is_under_way or not self._is_converted or _carries_state(self.loader):  # type: ignore[arg-type]
             if self._unread:  # the source may have begun anew already
                 return state | self._unread
-            state["loader"] = self._source.state_dict()
+            if self._rest is None or self._num_read:
+                state["loader"] = self._reader.state_dict()
             if self._streams_here:  # also inside an epoch, which a limit may end there
                 state["streams"] = stream_states(self._streams_here)
         return state
@@ -233,9 +302,21 @@ class ResumableLoader:
             self._is_under_way, self._is_exhausted = state["is_under_way"], state["is_exhausted"]
             if self._is_under_way:
                 self._resume(state)
-            elif _has_other_state(self.loader):
+            elif self._samplers and "samplers" in state and (self.resharing is not None or not self._was_begun):
+                self._was_begun, self._unread = False, None
+                dataset = self.loader.dataset  # type: ignore[attr-defined]
+                for sampler, its_state in zip(self._samplers, state["samplers"], strict=True):
+                    if continues_from_end(sampler, its_state, is_exhausted=True, dataset=dataset):
+                        sampler.load_state_dict(copy.deepcopy(its_state))
+            elif self.resharing is not None and self._is_map_style and not self._samplers:
+                self._was_begun, self._unread = False, None  # nothing outlives an epoch
+            elif _has_other_state(self.loader) or (
+                self.resharing is not None and self.resharing.num_before == self.shares[1] and "loader" in state
+            ):
+                self._was_begun, self._unread = False, None
                 name = type(self.loader).__name__
-                warn_user(f"The state of the train loader ({name}) is not restored; epochs may differ.{_OTHER_STATE}")
+                why = _OTHER_STATE if _has_other_state(self.loader) else _OTHER_WORKERS
+                warn_user(f"The state of the train loader ({name}) is not restored; epochs may differ.{why}")
             elif "loader" in state:
                 ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
                 going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
@@ -245,7 +326,124 @@ class ResumableLoader:
                 restore_random_state(state["before_begin"], generators)
                 self.begin()
 
+    @property
+    def _shareable(self) -> tuple[ShareableStream, bool] | None:
+        return shareable(self.loader) if not self._is_map_style or self._is_node_loader else None
+
+    def _shared_state(self, stream: ShareableStream, gives_samples: bool) -> Any:
+        """Return the state of a stream for all processes, after what they have used of it."""
+        batch_size = getattr(self.loader, "batch_size", None) if gives_samples else None
+        num_used = self._num_read - self._num_before_load - self.is_ahead
+        return copy.deepcopy(stream.shared_state(num_used * (batch_size or 1) * self.shares[1]))
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes that read the loader."""
+        return getattr(self.loader, "num_workers", 0)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch of a share; None if the loader does not tell."""
+        sampler = getattr(self.loader, "batch_sampler", None)
+        return sampler.batch_size if isinstance(sampler, SharedSampler) else getattr(self.loader, "batch_size", None)
+
+    def is_read_otherwise(self, batch_size: int | None, num_workers: int) -> bool:
+        """Return whether the loader's own state was taken with other batches, which matter to a sampler, or workers.
+
+        Args:
+            batch_size: The `batch_size` of then; None if it does not matter.
+            num_workers: The `num_workers` of then.
+        """
+        has_other_batches = self._is_map_style and None not in (batch_size, self.batch_size)
+        return num_workers != self.num_workers or (has_other_batches and batch_size != self.batch_size)
+
+    def _position(self) -> dict[str, Any] | None:
+        """Return the position in the order of all processes; None if that is unknown."""
+        if self._rest is not None:
+            return {**self._rest[0], "num_read": self._num_read}
+        whole = None if self._is_node_loader or not self._num_read else whole_order(self.loader, self.shares[1])
+        if whole is None:
+            return None
+        parts = (one for part in (self._source, self.loader) for one in samplers_of(part))
+        replayed = next((part for part in parts if isinstance(part, ReplayedSampler)), None)
+        if replayed is None and self.shares[1] > 1 and whole.replica is None:
+            return None
+        return position_in(self.loader, whole, replayed, self.shares, self._num_read)
+
+    def _go_on_with_rest(self, state: dict[str, Any]) -> None:
+        """Let the next iteration read the rest of an order that was shared out anew, now or before.
+
+        Raises:
+            ValueError: If the order of all is not known, or not of this loader.
+        """
+        whole, position = whole_order(self.loader, self.shares[1]), state.get("position")
+        if self.resharing is not None and (position is None or whole is None):
+            if self.resharing.num_before == self.shares[1]:
+                rule = "read by as many workers, in batches of the same size, as in the checkpoint, or tell its order"
+                action = "Give the same, or resume from a checkpoint that was saved at an epoch's end."
+                raise ValueError(must_be("train loader", rule, self.loader, "fit", action))
+            rule = f"that of the checkpoint ({self.resharing.num_before}), which was saved inside an epoch"
+            action = (
+                "Use as many processes, resume from a checkpoint that was saved at an epoch's end, or give a stream "
+            )
+            action += "`shared_state` and `load_shared_state`."
+            got = f"{self.shares[1]}, among which the order of its samples cannot be shared out anew"
+            name = type(self.loader).__name__
+            raise ValueError(f"`number of processes` must be {rule}, but got {got} ({name}) in fit. {action}")
+        assert position is not None and whole is not None
+        own = state.get("loader")
+        if self.resharing is not None:
+            position, own = advanced(position, self.resharing, whole, self.shares, own), None
+        self._unread = None if own is None else self._unread
+        self._num_read = position["num_read"]
+        order, finish = draw_order(self.loader, whole, position, self._make_reader)
+        items = share_rest(order, whole, position, self.shares)
+        seed = position["seed"] + position["first"] + self.shares[0][0]
+        self._reader = _to_stateful(rest_loader(self.loader, items, seed))
+        self._rest = position, len(items), finish
+        if self._follows_samples and self._order is not None:
+            self._order.recorded = {}
+        if own is not None:
+            self._reader.load_state_dict(own)
+        self._resumed = iter(self._reader)
+
+    def _go_on_with_stream(self, state: dict[str, Any]) -> None:
+        """Let the next iteration give this process's share of what is left of a stream."""
+        assert self._shareable is not None
+        stream, _ = self._shareable
+        stream.load_shared_state(copy.deepcopy(state["shared"]))
+        self._unread, self._was_begun, self.gives_again = None, False, True
+        self._num_read = self._num_before_load = state["num_read"] - state["is_ahead"]
+        self._start = state.get("start")
+        self._resumed = iter(self._source)
+
+    def _make_reader(self, changes: dict[str, Any]) -> Any:
+        """Return a loader with a state that reads as this one does, but for some arguments."""
+        loader: Any = self.loader
+        if self._is_converted:
+            return _to_stateful(copy_loader(loader, DataLoader, **changes))
+        return copy_loader(loader, sys.modules["torchdata.stateful_dataloader"].StatefulDataLoader, **changes)
+
+    def _leave_rest(self) -> None:
+        """Read the loader itself from now on."""
+        if self._rest is not None:
+            _, num_batches, finish = self._rest
+            if self._num_read == num_batches:
+                finish()
+                self._is_exhausted = True
+            self._rest, self._reader, self._was_begun = None, self._source, False
+
     def _resume(self, state: dict[str, Any]) -> None:
+        if "shared" in state and (self.resharing is not None or self._is_stateless):
+            self._go_on_with_stream(state)
+            return
+        is_rest = state.get("position", {}).get("stop") is not None
+        if self.resharing is not None or is_rest:
+            self._go_on_with_rest(state)
+            return
+        whole = whole_order(self.loader, self.shares[1]) if "position" in state else None
+        if whole is not None:
+            check_sampler(whole, state["position"])
         self._num_read = state["num_read"]
         if self._is_stateless or not self._is_exact():
             self._fast_forward(state)
@@ -307,6 +505,18 @@ class ResumableLoader:
             iter(self._source)  # goes on where it was left, so that the next one begins anew
             if not are_same(self._source.state_dict(), own):
                 self._source.load_state_dict(own)  # that one began anew already, but not in its turn
+
+
+def _fast_forwards(loader: object) -> bool:
+    """Return whether a loader of torchdata would begin its sampler anew and skip what was used, from other numbers."""
+    torchdata = sys.modules.get("torchdata.stateful_dataloader")
+    if torchdata is None or kind_to_copy(loader) is not torchdata.StatefulDataLoader or is_stream(loader):
+        return False
+    order = order_of(loader)  # type: ignore[arg-type]
+    if order is not None and has_fixed_order(order["sampler"]):
+        return False
+    kept = (torchdata.sampler.RandomSampler, ReplayedSampler)
+    return not any(isinstance(one, kept) or has_state(one) for one in samplers_of(loader))
 
 
 def _is_stateless_stream(loader: object) -> bool:

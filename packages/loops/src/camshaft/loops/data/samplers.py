@@ -37,9 +37,53 @@ def stateful_samplers(loader: DataLoader[Any]) -> list[Any]:
     return exact
 
 
+def shares_of(strategy: Strategy) -> tuple[range, int]:
+    """Return the shares of the data that a process reads, and the number of all shares.
+
+    A process reads one share, that of its data rank, unless its strategy lets it play several logical ranks.
+    """
+    num_logical_ranks: int | None = getattr(strategy, "num_logical_ranks", None)
+    if num_logical_ranks is not None:
+        shares: range = getattr(strategy, "logical_ranks")  # noqa: B009
+        return shares, num_logical_ranks
+    return range(strategy.data_rank, strategy.data_rank + 1), strategy.num_data_ranks
+
+
+def end_of_shares(first: int, stop: int, num_shares: int, uneven: Uneven) -> int:
+    """Return the end of the places that are shared out, which may lie before or behind `stop`; see `shared_places`."""
+    if uneven == "keep":
+        return stop
+    num_each, num_left = divmod(stop - first, num_shares)
+    return first + (num_each + (uneven == "fill" and num_left > 0)) * num_shares
+
+
+def shared_places(
+    first: int, stop: int, shares: range, num_shares: int, uneven: Uneven, batch_size: int = 1
+) -> Iterator[range]:
+    """Yield the places of an order that some shares take, batch by batch, one of each share in turn.
+
+    Share j of N takes each N-th place, from the j-th after `first` on.
+
+    Args:
+        first: The first place that is shared out.
+        stop: The end of the order, or of its part.
+        shares: The shares.
+        num_shares: Number of all shares.
+        uneven: As in `SharedSampler`; with "fill" places from `stop` on come last.
+        batch_size: Places of a share in a batch; the last one may have fewer.
+    """
+    end = end_of_shares(first, stop, num_shares, uneven)
+    of_shares = [range(first + share, end, num_shares) for share in shares]
+    for begin in range(0, max(map(len, of_shares)), batch_size):
+        yield from filter(None, (places[begin : begin + batch_size] for places in of_shares))
+
+
 @attrs.define(eq=False, repr=False)
 class SharedSampler:
-    """Gives one process its share of what a sampler gives: every so-many-th, beginning with the process's rank.
+    """Gives one process its shares of what a sampler gives: share j of N is every N-th, beginning with the j-th.
+
+    That is one share, by the process's data rank, unless it plays several logical ranks (see `shares_of`): then it
+    gives one item, or one batch, of each in turn.
 
     All processes draw the same order, under the random numbers of the first one; that one's go on as if it were alone.
     A process whose numbers were the same goes on with it, any other one with its own. So the order is drawn as a whole,
@@ -48,16 +92,19 @@ class SharedSampler:
 
     Args:
         sampler: A sampler of indices, or of batches of them, that tells its length; the same in all processes.
-        uneven: Treatment of the rest if the length is no multiple of the number of processes: with "fill" the first
-            ones are given again and with "cut" none of them, so that all processes have equally many; with "keep" some
+        uneven: Treatment of the rest if the length is no multiple of the number of shares: with "fill" the first
+            ones are given again and with "cut" none of them, so that all shares have equally many; with "keep" some
             have one more.
+        batch_size: Number of items of a share that are given as one list; None gives items. With "cut" a last list of
+            fewer is left out.
         generators: Generators that it may draw from, beside the global ones.
         parts: Samplers with a state of their own that it reads by.
     """
 
     sampler: Any
     _strategy: Strategy
-    _uneven: Uneven = attrs.field(kw_only=True)
+    uneven: Uneven = attrs.field(kw_only=True)
+    batch_size: int | None = attrs.field(default=None, kw_only=True)
     generators: Sequence[torch.Generator] = attrs.field(default=(), kw_only=True)
     parts: Sequence[Any] = attrs.field(default=(), kw_only=True)
     _prepared: _Draw | None = attrs.field(default=None, init=False)
@@ -67,21 +114,31 @@ class SharedSampler:
     @property
     def draws(self) -> bool:
         """True if its order may differ from pass to pass."""
-        return not _has_fixed_order(self.sampler)
+        return not has_fixed_order(self.sampler)
 
     def __len__(self) -> int:
-        return len(range(self._strategy.data_rank, self._stop(), self._strategy.num_data_ranks))
+        shares, num_shares = shares_of(self._strategy)
+        end = end_of_shares(0, len(self.sampler), num_shares, self.uneven)
+        nums = [len(range(share, end, num_shares)) for share in shares]
+        size = self.batch_size or 1
+        return sum(num // size if self.uneven == "cut" else -(-num // size) for num in nums)
 
     def __iter__(self) -> Iterator[Any]:
-        stop = self._stop()
-        places = (self._strategy.data_rank, stop, self._strategy.num_data_ranks)
-        if not self.draws:
-            yield from islice(chain.from_iterable(repeat(self.sampler, stop)), *places)
+        shares, num_shares = shares_of(self._strategy)
+        length, size = len(self.sampler), self.batch_size
+        if len(shares) == 1 and size is None and not self.draws:
+            end = end_of_shares(0, length, num_shares, self.uneven)
+            yield from islice(chain.from_iterable(repeat(self.sampler, end)), shares[0], end, num_shares)
             return
-        draw = self._begin()
-        share = [draw.order[place % len(draw.order)] for place in range(*places)]
-        draw.order = []  # the rest of it is not needed any more
-        yield from share
+        draw = self._begin() if self.draws else _Draw(list(self.sampler), iter(()), {}, {})
+        order, num_items = draw.order, size or (1 if len(shares) > 1 else max(1, length))
+        batches = [
+            [order[place % length] for place in places]
+            for places in shared_places(0, length, shares, num_shares, self.uneven, num_items)
+            if size is None or self.uneven != "cut" or len(places) == size
+        ]
+        draw.order = order = []  # the rest of it is not needed any more
+        yield from batches if size is not None else chain.from_iterable(batches)
         next(draw.rest, None)  # at its end a sampler may draw once more, as `RandomSampler` does
 
     def prepare(self) -> None:
@@ -104,7 +161,7 @@ class SharedSampler:
             ValueError: If it differs, as when a sampler draws from a generator of its own.
         """
         assert self._prepared is not None
-        checksums = self._strategy.all_gather(_checksum(self._prepared.order))
+        checksums = self._strategy.all_gather(checksum_of(self._prepared.order))
         if any(checksum != checksums[0] for checksum in checksums):
             rule = "one that draws the same order in every process from the same random numbers, to be shared out"
             action = "Draw from global numbers or an attribute `generator`, or pass use_distributed_sampler=False."
@@ -113,7 +170,7 @@ class SharedSampler:
 
     def _begin(self) -> _Draw:
         """Return the order of a pass. Collective if it was not prepared."""
-        is_further = self._prepared is None and self._uneven == "keep" and self._later is not None
+        is_further = self._prepared is None and self.uneven == "keep" and self._later is not None
         if is_further:  # without the other processes, which may have no more passes
             with _with_random_state(self._later or {}, self.generators):
                 self.prepare()
@@ -127,14 +184,6 @@ class SharedSampler:
         if not is_further:
             _follow(prepared.before, prepared.after, self.generators)
         return prepared
-
-    def _stop(self) -> int:
-        """Return the length up to which the order, repeated as needed, is shared out."""
-        num_indices, num_ranks = len(self.sampler), self._strategy.num_data_ranks
-        if self._uneven == "keep":
-            return num_indices
-        num_each = num_indices // num_ranks if self._uneven == "cut" else -(-num_indices // num_ranks)
-        return num_each * num_ranks
 
 
 @attrs.define(eq=False, repr=False)
@@ -184,14 +233,14 @@ def _follow(before: dict[str, Any], after: dict[str, Any], generators: Sequence[
     restore_random_state(state | {"generators": [followed(*triple) for triple in triples]}, generators)
 
 
-def _has_fixed_order(sampler: object) -> bool:
+def has_fixed_order(sampler: object) -> bool:
     """Return whether a sampler gives the same in every pass and draws no random numbers."""
     if type(sampler) is BatchSampler:
-        return _has_fixed_order(sampler.sampler)
+        return has_fixed_order(sampler.sampler)
     return type(sampler) in (SequentialSampler, list, tuple, range)
 
 
-def _checksum(order: Iterable[Any]) -> int | None:
+def checksum_of(order: Iterable[Any]) -> int | None:
     """Return a checksum of an order of integers, or of batches of integers; None for others."""
     items = list(order)
     for numbers in (items, chain.from_iterable((len(batch), *batch) for batch in items)):
@@ -222,11 +271,18 @@ class ReplayedSampler:
     generators: Sequence[torch.Generator]
     parts: Sequence[Any] = ()
     recorded: dict[int, Any] | None = attrs.field(default=None, init=False)
+    _newest: _ReplayedIndices | None = attrs.field(default=None, init=False)
+
+    @property
+    def beginning(self) -> dict[str, Any] | None:
+        """The random numbers and states from which the newest pass began; None if it has given nothing yet."""
+        return None if self._newest is None else self._newest.start
 
     def __iter__(self) -> _ReplayedIndices:
         if self.recorded is not None:
             self.recorded.clear()  # of a pass that was left
-        return _ReplayedIndices(self)
+        self._newest = _ReplayedIndices(self)
+        return self._newest
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -238,7 +294,7 @@ class _ReplayedIndices(Iterator[Any]):
 
     _owner: ReplayedSampler
     _indices: Iterator[Any] = attrs.field(default=iter(()), init=False)
-    _start: dict[str, Any] | None = attrs.field(default=None, init=False)
+    start: dict[str, Any] | None = attrs.field(default=None, init=False)
     _num_given: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -246,11 +302,11 @@ class _ReplayedIndices(Iterator[Any]):
         start = self._beginning()
         self._indices = iter(self._owner.sampler)
         if not are_same(start, self._beginning()):
-            self._start = start
+            self.start = start
 
     def __next__(self) -> Any:
-        if self._start is None:
-            self._start = self._beginning()
+        if self.start is None:
+            self.start = self._beginning()
         index = next(self._indices)
         recorded = self._owner.recorded
         if recorded is not None:
@@ -263,7 +319,7 @@ class _ReplayedIndices(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         # worker processes are given their first indices right after they asked for this: it would begin here
-        start = self._beginning() if self._start is None else self._start
+        start = self._beginning() if self.start is None else self.start
         return {**start, "num_given": self._num_given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -272,7 +328,7 @@ class _ReplayedIndices(Iterator[Any]):
         if "start" not in state or len(parts) != len(owner.parts):
             rule, action = "that of the same sampler", "Resume with the same loaders and as many processes."
             raise ValueError(must_be("state of the sampler", rule, sorted(state), type(owner).__name__, action))
-        self._start = {"start": state["start"], "parts": parts}
+        self.start = {"start": state["start"], "parts": parts}
         self._num_given = state["num_given"]
         with isolated_randomness(owner.generators):
             restore_random_state(state["start"], owner.generators)

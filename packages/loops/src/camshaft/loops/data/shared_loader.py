@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -16,8 +15,8 @@ from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,
     copy_loader,
-    is_plain,
     is_stream,
+    kind_to_copy,
     length_of,
     order_of,
     samplers_of,
@@ -29,6 +28,7 @@ from camshaft.loops.data.samplers import (
     SharedSampler,
     Uneven,
     randomness_of_first_rank,
+    shares_of,
     stateful_samplers,
 )
 from camshaft.loops.data.stateful_streams import checksum
@@ -47,7 +47,8 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     gives, beginning with the r-th. So the batches that the processes read at the same time are together what one
     process reads with N times the batch size. All processes have equally many batches: where the samples do not
     suffice, the first ones of the order are given again, or with `drop_last` the rest is left out, as it is on one
-    process. The batches of a user's own batch sampler are shared out whole, and the first ones given again.
+    process. The batches of a user's own batch sampler are shared out whole, and the first ones given again. A process
+    that plays several logical ranks gives their batches in turn, as `SharedSampler` does.
 
     Validation, test and prediction are shared out by batch: process r takes each N-th batch. Each sample counts once,
     in the batch in which it is on one process, and some processes have one batch more than others.
@@ -68,30 +69,42 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
         TypeError: If a sampler does not tell its length.
         ValueError: If a `DataLoader` overrides iteration, so that it may ignore a sampler.
     """
-    if strategy.num_data_ranks == 1:
+    shares, num_shares = shares_of(strategy)
+    if num_shares == 1:
         return loader
     if isinstance(loader, CombinedLoader):
         return loader.with_loaders(lambda leaf: share_out(leaf, strategy, stage=stage))
     if not isinstance(loader, DataLoader) or is_stream(loader):
         return loader
-    if any(all(hasattr(one, name) for name in names) for one in samplers_of(loader) for names in _PLACES):
+    if shares_by_itself(loader):
         _warn_of_padding(loader, stage)
         return loader
-    kind = _kind_to_copy(loader)
+    kind = kind_to_copy(loader)
     if kind is None:
         rule = f"one that iterates as a DataLoader does, to be shared out among {strategy.num_data_ranks} processes"
         raise ValueError(must_be(f"{stage} loader", rule, loader, "share_out", _ACTION))
-    order = order_of(loader)
+    order, key = order_of(loader), "sampler"
+    sampler: Any = None
     if order is None or (loader.batch_sampler is not None and stage != "train"):
-        changes = {"batch_sampler": _shared(loader, loader.batch_sampler, strategy, stage, drops=False)}
+        order, key = {}, "batch_sampler"
+        sampler = _shared(loader, loader.batch_sampler, strategy, stage, drops=False)
+    elif len(shares) > 1 and order["batch_size"] is not None:
+        size, drops, key = order["batch_size"], order["drop_last"], "batch_sampler"
+        sampler = _shared(loader, order["sampler"], strategy, stage, drops=drops, batch_size=size)
+        order = {}
     else:
-        sampler: Any = _shared(loader, order["sampler"], strategy, stage, drops=order["drop_last"])
-        if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
-            sampler = ReplayedSampler(sampler, sampler.generators, stateful_samplers(loader))
-        changes = order | {"sampler": sampler}
+        sampler = _shared(loader, order["sampler"], strategy, stage, drops=order["drop_last"])
+    if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
+        sampler = ReplayedSampler(sampler, sampler.generators, stateful_samplers(loader))
+    changes = order | {key: sampler}
     if hasattr(loader, "snapshot_every_n_steps"):
         changes["snapshot_every_n_steps"] = loader.snapshot_every_n_steps
     return copy_loader(loader, kind, **changes)
+
+
+def shares_by_itself(loader: object) -> bool:
+    """Return whether a sampler of a loader gives one process's share."""
+    return any(all(hasattr(one, name) for name in names) for one in samplers_of(loader) for names in _PLACES)
 
 
 def with_changed_loaders(loader: Any, strategy: Strategy) -> Any:
@@ -120,7 +133,8 @@ def count_share(loader: Any, shared: Any, limit: int | float, argument: str, str
     pairs = zip(leaves_of(loader), leaves_of(shared), strict=True)
     if isinstance(limit, float) and all(leaf is not its_share for leaf, its_share in pairs):
         num_batches = count_batches(loader, limit, argument)
-        return len(range(strategy.data_rank, int(num_batches), strategy.num_data_ranks))
+        shares, num_shares = shares_of(strategy)
+        return sum(len(range(share, int(num_batches), num_shares)) for share in shares)
     return count_batches(shared, limit, argument)
 
 
@@ -172,28 +186,17 @@ def check_same_data(lengths: list[int | None], name: str) -> None:
         raise ValueError(must_be(name, rule, f"lengths {lengths} of all processes", "share_out", action))
 
 
-def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: str, *, drops: bool) -> SharedSampler:
+def _shared(
+    loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: str, *, drops: bool, batch_size: int | None = None
+) -> SharedSampler:
     try:
         len(sampler)
     except (TypeError, NotImplementedError) as error:
         rule = f"one whose sampler tells its length, to be shared out among {strategy.num_data_ranks} processes"
         raise TypeError(must_be(f"{stage} loader", rule, sampler, "share_out", _ACTION)) from error
     uneven: Uneven = "keep" if stage != "train" else "cut" if drops else "fill"
-    generators, parts = generators_of(loader), stateful_samplers(loader)
-    return SharedSampler(sampler, strategy, uneven=uneven, generators=generators, parts=parts)
-
-
-def _kind_to_copy(loader: DataLoader[Any]) -> type[Any] | None:
-    """Return the class for a copy of a loader: `DataLoader` or torchdata's stateful one, by its way to iterate."""
-    if is_plain(loader):
-        return DataLoader
-    torchdata = sys.modules.get("torchdata.stateful_dataloader")
-    if torchdata is not None and isinstance(loader, torchdata.StatefulDataLoader):
-        kind: type[Any] = torchdata.StatefulDataLoader
-        names = ("__iter__", "_get_iterator", "state_dict", "load_state_dict")
-        if all(getattr(type(loader), name) is getattr(kind, name) for name in names):
-            return kind
-    return None
+    of_loader: dict[str, Any] = {"generators": generators_of(loader), "parts": stateful_samplers(loader)}
+    return SharedSampler(sampler, strategy, uneven=uneven, batch_size=batch_size, **of_loader)
 
 
 def _warn_of_padding(loader: DataLoader[Any], stage: str) -> None:

@@ -4,17 +4,71 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import inspect
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
+import attrs
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from camshaft.loops.state.random_state import are_same, isolated_randomness, random_state, restore_random_state
+
+
+class ShareableStream(Protocol):
+    """A stream that other processes can go on with inside an epoch, in place of those that began it.
+
+    A dataset, a loader or the last of torchdata's nodes with these two methods is one. So are the datasets of
+    MosaicML's Streaming, by their own `state_dict(num_samples, from_beginning)`, if its `StreamingDataLoader` reads
+    them.
+    """
+
+    def shared_state(self, num_items: int) -> Any:
+        """Return the state of all processes together, as tensors and plain values; the same in each of them.
+
+        Args:
+            num_items: What all of them have taken together since the iteration began or, if that came later, since
+                `load_shared_state`: samples of a dataset, of anything else batches. What was read ahead is not counted.
+        """
+
+    def load_shared_state(self, state: Any) -> None:
+        """Let the next iteration give this process its share of what is left, whatever the number of processes is."""
+
+
+@attrs.frozen
+class _OfStreaming:
+    """A dataset of MosaicML's Streaming as a `ShareableStream`."""
+
+    dataset: Any
+
+    def shared_state(self, num_items: int) -> Any:
+        return self.dataset.state_dict(num_items, False)
+
+    def load_shared_state(self, state: Any) -> None:
+        self.dataset.load_state_dict(state)
+
+
+def shareable(loader: Any) -> tuple[ShareableStream, bool] | None:
+    """Return the shareable stream that a loader reads, and whether it gives samples; None if there is none."""
+    dataset = getattr(loader, "dataset", None)
+    parts: tuple[tuple[Any, bool], ...] = ((loader, False), (getattr(loader, "root", None), False), (dataset, True))
+    for part, gives_samples in parts:
+        if all(callable(getattr(part, name, None)) for name in ("shared_state", "load_shared_state")):
+            return part, gives_samples
+    method = getattr(dataset, "state_dict", None)
+    names = set() if not callable(method) else inspect.signature(method).parameters.keys()
+    if (
+        {"num_samples", "from_beginning"} <= names
+        and callable(getattr(loader, "state_dict", None))
+        and callable(getattr(dataset, "load_state_dict", None))
+    ):
+        return _OfStreaming(dataset), True
+    return None
+
 
 _END = object()
 _MAX_PARTS = 1000  # of a stream that are looked at
@@ -56,13 +110,14 @@ def resumes_exactly(source: Any, num_items: int, dataset: Any = None) -> bool:
     return True
 
 
-def continues_from_end(stream: Any, state: Any, *, is_exhausted: bool) -> bool:
+def continues_from_end(stream: Any, state: Any, *, is_exhausted: bool, dataset: Any = None) -> bool:
     """Return whether a stream, in its next iteration, goes on from its state at the end of the last one.
 
     Copies are tried. A stream that was read to its end, and gives nothing after its state was loaded, begins anew by
     itself. One whose iteration was cut short does if two iterations over it begin alike. What cannot be copied goes on.
+    `dataset` is what a sampler's indices are of, as for `resumes_exactly`.
     """
-    trial = copied(stream)
+    trial = copied(stream, dataset)
     if trial is None:
         return True
     if is_exhausted:

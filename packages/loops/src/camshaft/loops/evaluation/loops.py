@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import torch
@@ -26,6 +26,9 @@ from camshaft.loops.data.shared_loader import (
 from camshaft.loops.state.progress import Counters
 from camshaft.loops.state.run import Run
 from camshaft.loops.validators import check_batch_limit
+
+if TYPE_CHECKING:
+    from camshaft.loops.data.logical_loader import LogicalLoader
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -88,6 +91,7 @@ class EvaluationLoop:
     given_loaders: Any = attrs.field(default=None, init=False)
     num_batches: list[int | float] = attrs.field(factory=list, init=False)
     progress: Counters = attrs.field(factory=Counters, init=False)
+    _shares: list[LogicalLoader] = attrs.field(factory=list, init=False)  # with logical ranks
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -138,6 +142,13 @@ class EvaluationLoop:
             given = [in_order(loader, self.stage) for loader in given]
             limits.append(overfit)
         self.loaders = given
+        if run.logical is not None:
+            from camshaft.loops.data.logical_loader import check_shared, evaluation_shares
+
+            check_shared(self.use_distributed_sampler, self.stage)
+            self.given_loaders, self._shares = source, evaluation_shares(given, limits, run, self.stage)
+            self.num_batches = list(map(len, self._shares))
+            return any(self.num_batches)
         if self.use_distributed_sampler:
             self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
         self.loaders = [with_changed_loaders(loader, strategy) for loader in self.loaders]
@@ -201,7 +212,8 @@ class EvaluationLoop:
         self, run: Run, hooks: StageHooks, num_batches: list[int | float], is_trial: bool
     ) -> list[dict[str, float]]:
         """Run every loader once. Returns the logged values, per loader."""
-        metrics, rounds, has_rounds = run.metrics, num_batches, run.strategy.num_data_ranks > 1
+        metrics, rounds = run.metrics, num_batches
+        has_rounds = run.strategy.num_data_ranks > 1 and run.logical is None
         if has_rounds:
             rounds = agree_on_rounds(self.loaders, num_batches, run.strategy, self.stage)
         self.progress.reset()
@@ -247,6 +259,11 @@ class EvaluationLoop:
             has_rounds: Whether the processes take the batches in rounds; then it is collective.
         """
         loader = self.loaders[dataloader_idx]
+        if run.logical is not None:
+            from camshaft.loops.data.logical_loader import batches_in_ranks
+
+            set_epoch(loader, run.epoch)
+            return batches_in_ranks(self._shares[dataloader_idx], num_batches, run, dataloader_idx, self.progress)
         return numbered(loader, num_batches, iterator=self.begin_loader(run, loader, has_rounds=has_rounds))
 
     def begin_loader(self, run: Run, loader: Any, *, has_rounds: bool, of_datasets: bool = True) -> Iterator[Any]:
@@ -277,9 +294,6 @@ class EvaluationLoop:
             hooks.batch_end(outputs, batch, batch_idx, dataloader_idx)
             progress.completed += 1
             self.collect(outputs, dataloader_idx)
-
-
-_MISSING = object()
 
 
 @attrs.define(eq=False, repr=False)
@@ -337,6 +351,7 @@ class PredictLoop(EvaluationLoop):
     _has_warned: bool = attrs.field(default=False, init=False)
     _predictions: list[list[Any]] = attrs.field(factory=list, init=False)
     _strategy: Strategy | None = attrs.field(default=None, init=False)
+    _num_ranks: int = attrs.field(default=1, init=False)  # logical ones of this process
 
     @property
     def predictions(self) -> list[Any]:
@@ -363,6 +378,7 @@ class PredictLoop(EvaluationLoop):
         """Predict. Collective. Returns the predictions, or None if `return_predictions` is false."""
         self._predictions, self._strategy, self.epoch_batch_indices = [], run.strategy, []
         run.predictions = self._predictions
+        self._num_ranks = 1 if run.logical is None else len(run.logical.own)
         result = super().run(run)
         run.predictions = []
         return result
@@ -386,16 +402,20 @@ class PredictLoop(EvaluationLoop):
         predictions += [[] for _ in self.loaders[len(predictions) :]]
         strategy, self._strategy = self._strategy, None
         if self.gather and strategy is not None and strategy.num_data_ranks > 1:
-            predictions = _gathered(predictions, strategy)
+            predictions = _gathered(predictions, strategy, self._num_ranks)
         return predictions[0] if len(predictions) == 1 else predictions
 
 
-def _gathered(predictions: list[list[Any]], strategy: Strategy) -> list[list[Any]]:
-    """Return the predictions of all processes, one batch of each in turn, as they were shared out. Collective."""
+def _gathered(predictions: list[list[Any]], strategy: Strategy, num_ranks: int) -> list[list[Any]]:
+    """Return the predictions of all processes, some batches of each in turn, as they were shared out. Collective."""
     by_rank = dict(strategy.all_gather((strategy.data_rank, predictions)))
-    of_ranks = [by_rank[rank] for rank in sorted(by_rank)]
-    in_turn = [zip_longest(*of_loader, fillvalue=_MISSING) for of_loader in zip(*of_ranks, strict=True)]
-    return [[one for turn in turns for one in turn if one is not _MISSING] for turns in in_turn]
+
+    def by_ranks(of_loader: list[Any]) -> list[list[Any]]:
+        return [of_loader[first : first + num_ranks] for first in range(0, len(of_loader), num_ranks)]
+
+    of_ranks = [list(map(by_ranks, by_rank[rank])) for rank in sorted(by_rank)]
+    in_turn = [zip_longest(*of_loader, fillvalue=()) for of_loader in zip(*of_ranks, strict=True)]
+    return [[one for turn in turns for some in turn for one in some] for turns in in_turn]
 
 
 class ModuleModes:

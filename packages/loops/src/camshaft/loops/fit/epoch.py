@@ -18,6 +18,7 @@ from camshaft.loops.fit.limits import StoppingRules
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.schedulers import SchedulerSteps
 from camshaft.loops.optimization.update import without_graph
+from camshaft.loops.state.random_state import isolated_randomness
 from camshaft.loops.state.run import Run
 
 
@@ -52,6 +53,10 @@ class TrainingEpoch:
         self._progress = self._stopping.progress
         self._move = batch_mover(self._run)
         self._batch_start = batch_start_of_all(self._run)
+        self._batch_end: Callable[[Any, Any, int], Any] = self._run.hooks.on_train_batch_end
+
+    def follow_mode(self) -> None:
+        """Prepare another mode that was set; a subclass may need to."""
 
     def run(self) -> bool:
         """Run the epoch's batches, or those that are left after a resume. Collective.
@@ -71,7 +76,7 @@ class TrainingEpoch:
         """
         # The hot path: whatever the epoch cannot change is looked up here, not at every batch.
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
-        batch_start, batch_end = self._batch_start, run.hooks.on_train_batch_end
+        batch_start, batch_end = self._batch_start, self._batch_end
         schedulers, move = self._schedulers, self._move
         counts, stopping = progress.batches, self._stopping
         requests, agreement, may_stop = stopping.stop_requests, stopping.agreement, stopping.may_stop
@@ -112,19 +117,17 @@ class TrainingEpoch:
                 progress.should_stop = True
             if agreement is not None and agreement.is_due():
                 stopping.agree(waits=False)
-            if validates and self._is_validation_due(batch_idx, is_last):
-                self._validate()
-                if agreement is not None:
-                    stopping.agree()
+            if validates and self._validate_if_due(batch_idx, is_last) and agreement is not None:
+                stopping.agree()
             if is_update and schedulers.after_update_monitored:
                 schedulers.step("step", step_before, progress.global_step, monitored=True)
             if run.batch_functions:
                 run.end_batch()
-            if progress.global_step >= stopping.step_limit or (requests.should_stop and may_stop()):
-                return is_last
+            if (progress.global_step >= stopping.step_limit or (requests.should_stop and may_stop())) and not is_last:
+                return False  # after the last batch the loader comes to its end, where samplers may draw
             if run.save_requests and not is_last and stopping.save():
                 return False
-        if run.batch_idx is None:
+        if run.batch_idx is None and not counts.ready:
             self._check_empty_epoch()
         return True
 
@@ -152,21 +155,31 @@ class TrainingEpoch:
             "Let the dataset wait for data if every epoch must train."
         )
 
-    def _is_validation_due(self, batch_idx: int, is_last: bool) -> bool:
-        """Return whether to validate after a batch: at the interval, and before training stops within an epoch."""
-        stopping, interval = self._stopping, self._data.validation_interval
-        limits = stopping.limits
-        if not limits.validates_in(self._progress.current_epoch):
+    def _validate_if_due(self, batch_idx: int, is_last: bool) -> bool:
+        """Validate after a batch at the interval, and before training stops within an epoch. Returns whether it did."""
+        stopping = self._stopping
+        if not stopping.limits.validates_in(self._progress.current_epoch):
             return False
-        # A preempted run goes on later: it has the validations of a run that was not stopped, and no other.
-        if stopping.stop_requests.should_stop and stopping.may_stop() and not stopping.is_preempted:
+        if self._is_interval_over(batch_idx, is_last):
+            self._validate()
             return True
+        # A preempted run goes on later: it has the validations of a run that was not stopped, and no other.
+        if not (stopping.stop_requests.should_stop and stopping.may_stop()) or stopping.is_preempted:
+            return False
+        with isolated_randomness(
+            self._data.generators
+        ):  # any other may be resumed, which then goes on without this one
+            self._validate()
+        return True
+
+    def _is_interval_over(self, batch_idx: int, is_last: bool) -> bool:
+        stopping, interval = self._stopping, self._data.validation_interval
         if stopping.validation_seconds is not None:
             return stopping.is_time_to_validate()
         if interval == float("inf"):
             return is_last
-        done = self._progress.total_batches if limits.check_val_every_n_epoch is None else batch_idx + 1
-        return done % interval == 0
+        is_by_epoch = stopping.limits.check_val_every_n_epoch is not None
+        return (batch_idx + 1 if is_by_epoch else self._progress.total_batches) % interval == 0
 
 
 def batch_start_of_all(run: Run) -> Callable[[Any, int], Any]:

@@ -17,11 +17,13 @@ from camshaft.loops.fit.limits import StoppingRules
 from camshaft.loops.fit.resume import (
     check_resumable,
     classes_of,
+    first_settings,
     gradients_of,
     rank_state,
     restore_moment,
     restore_position,
     restore_training,
+    settings_of,
 )
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
 from camshaft.loops.optimization.mode import StandardOptimizationFactory, UpdateMode
@@ -68,6 +70,8 @@ class FitRun:
     shows_ended_epoch: bool = attrs.field(default=False, init=False)
     _is_first_epoch: bool = attrs.field(default=True, init=False)
     _has_epoch_ended: bool = attrs.field(default=False, init=False)  # the hooks of the epoch's end were called
+    # of the optimizers and schedulers when the run began
+    _settings: list[list[Any]] = attrs.field(factory=list, init=False)
     _metrics: dict[str, Any] | None = attrs.field(default=None, init=False)  # as before the end of an epoch cut short
 
     def __attrs_post_init__(self) -> None:
@@ -91,6 +95,8 @@ class FitRun:
         if checkpoint is not None:
             check_resumable(checkpoint)
             checkpoint = run.checkpoint = rank_state(checkpoint, run.strategy)
+            if run.logical is not None:
+                run.logical.take(checkpoint["fit"]["logical_ranks"])
         elif progress.is_inside_epoch:
             progress.end_epoch()
         run.epoch = progress.current_epoch
@@ -101,6 +107,7 @@ class FitRun:
             data.load()
         self.final_state = None
         self.configured = self._factory.configure(run)
+        self._settings = settings_of(self.configured)
         self.configured.take(run.strategy.setup_optimizers(self.configured.optimizers))
         run.hooks.on_fit_start()
         data.reload_if_asked()
@@ -109,6 +116,7 @@ class FitRun:
             self._validation.progress.load_state_dict(checkpoint["loops"]["validate"])
             run.epoch = progress.current_epoch
             restore_training(run, checkpoint, self.configured)
+            self._settings = first_settings(run, self._settings)
         progress.should_stop |= stopping.time_is_over()
         stopping.agree()
 
@@ -126,7 +134,12 @@ class FitRun:
         self.is_active = True
         stopping.start_clock()
         self._schedulers = SchedulerSteps(run, self.configured)
-        self.epoch = TrainingEpoch(run, self.mode, self._schedulers, data, stopping, self._validate)
+        epoch_class = TrainingEpoch
+        if run.logical is not None:
+            from camshaft.loops.fit.logical_ranks import LogicalEpoch
+
+            epoch_class = LogicalEpoch
+        self.epoch = epoch_class(run, self.mode, self._schedulers, data, stopping, self._validate)
         if run.order.train_start_first:
             self._begin_training()
         if run.checkpoint is not None:
@@ -171,6 +184,7 @@ class FitRun:
         mode.load_state_dict(state)
         mode.follow(settings)
         self.mode = self.epoch.mode = mode
+        self.epoch.follow_mode()
 
     def start_epoch(self) -> None:
         """Begin an epoch, or go on inside one. Hooks: train_dataloader, val_dataloader, on_train_epoch_start."""
@@ -226,7 +240,7 @@ class FitRun:
                 self._schedulers.step("epoch", progress.current_epoch, progress.current_epoch + 1)
             progress.epochs.completed += 1
             progress.end_epoch()
-            self.data.batches.end_epoch()
+            self.data.end_epoch()
             _reset(run.epoch_state)
         stopping.agree()
         self.shows_ended_epoch = is_complete
@@ -254,7 +268,8 @@ class FitRun:
         restore_moment(run, self.data, is_inside_epoch=False)
         if run.metrics is not None:
             run.metrics.moment = None
-        self.final_state = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
+        fit = checkpoint["fit"] if run.logical is None else run.logical.own_part(checkpoint["fit"])
+        self.final_state = {"fit": fit, "rng": checkpoint["rng"]}
 
     def finish(self) -> None:
         """Keep the final state, and release the loaders with their worker processes."""
@@ -279,10 +294,15 @@ class FitRun:
 
         Returns:
             "fit" (the position in the data and the origin of its loaders, the accumulation window with its gradients,
-            metrics, classes of the optimizers) and "rng".
+            metrics, classes and first settings of optimizers and schedulers) and "rng".
         """
         state = self._state(run)
-        state = {**state, "fit": state["fit"] | {"optimizer_classes": classes_of(self.configured.optimizers)}}
+        schedulers = [config.scheduler for config in self.configured.schedulers]
+        classes = {
+            "optimizer_classes": classes_of(self.configured.optimizers),
+            "scheduler_classes": classes_of(schedulers),
+        }
+        state = {**state, "fit": state["fit"] | classes | {"settings": self._settings}}
         if self.epoch is not None and self._progress.is_inside_epoch:
             state["fit"] |= {key: part.state_dict() for key, part in run.epoch_state.items()}
         return state
@@ -297,7 +317,7 @@ class FitRun:
             return self.final_state
         state = state_outside_of_fit(run, self.data)
         if self._metrics is not None:
-            state["fit"] = dict(self._metrics)
+            state["fit"] |= self._metrics
         if self.mode is not None:
             state["fit"] |= {"loaders": self.data.origin, "batches": self.data.batches.state_dict()}
             gradients = gradients_of(run) if self.mode.keeps_gradients else {}
@@ -346,13 +366,19 @@ class FitRun:
 
 def state_outside_of_fit(run: Run, data: FitData | None = None) -> dict[str, Any]:
     """Return the state of a run as it is where nothing is trained: metrics, as "fit", and random numbers, as "rng"."""
-    return {"fit": _metrics_of(run), "rng": random_state(() if data is None else data.generators)}
+    generators = () if data is None else data.generators
+    if run.logical is None:
+        return {"fit": _metrics_of(run), "rng": random_state(generators)}
+    facts = {"logical_ranks": run.logical.facts()}
+    return {"fit": _metrics_of(run) | facts, "rng": run.logical.common_numbers(generators)}
 
 
 def _metrics_of(run: Run) -> dict[str, Any]:
     """Return the logged values, and the states of the module's metrics."""
     logged = None if run.metrics is None else run.metrics.state_dict()
-    return {"metrics": logged, "metric_states": metric_states(run.module)}
+    if run.logical is None or run.logical.metrics is None:
+        return {"metrics": logged, "metric_states": metric_states(run.module)}
+    return {"metrics": logged, "metric_states": run.logical.metrics.state_dict()}
 
 
 def _reset(epoch_state: Mapping[str, EpochState]) -> None:

@@ -9,26 +9,29 @@ other formats on the way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, note_errors, warn_user
 from camshaft.loops.data.fit_data import FitData
+from camshaft.loops.metrics.epoch import joined_logs
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.state.callback_state import state_key, warn_of_absent
-from camshaft.loops.state.metric_state import restore_metric_states
+from camshaft.loops.state.metric_state import JoinedStates, restore_metric_states
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.random_state import derived_random_state, restore_random_state
 from camshaft.loops.state.run import Run
 
 _OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
+_NO_SETTINGS = ("params", "param_names", "initial_lr", "base_lrs", "_last_lr")  # or follow from others
 
 
 def restore_receivers(run: Run, checkpoint: dict[str, Any]) -> None:
@@ -126,40 +129,66 @@ def check_resumable(checkpoint: dict[str, Any]) -> None:
 def rank_state(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
     """Return a checkpoint with the states of this process.
 
-    With another number of processes than it was saved with, training goes on from the end of an epoch only: each
-    process takes the random numbers of its rank, and a further rank derives its own from those of the first.
+    With another number of processes than it was saved with, each process takes the random numbers of its rank, and a
+    further rank derives its own from those of the first. Inside an epoch a process also goes on with what processes
+    logged and measured that are gone: that with data rank r of N for those with r, r + N, and so on. Gradients that
+    wait for an update are their mean, the same on all.
 
     Args:
         checkpoint: A checkpoint to resume from.
         strategy: Knows the rank of this process.
 
     Raises:
-        ValueError: If it was saved inside an epoch, by another number of processes.
+        ValueError: If it was saved with other logical ranks.
     """
+    count = getattr(strategy, "num_logical_ranks", None)
+    saved = checkpoint["fit"].get("logical_ranks", {}).get("count")
+    if count != saved:
+        action = "Pass as many, or load the weights alone with `load_from_checkpoint`."
+        raise ValueError(must_be("logical_ranks", f"that of the checkpoint ({saved})", count, "fit", action))
+    if count is not None:
+        return checkpoint  # it is the same for all processes
     ranks = checkpoint.get("ranks", [{"fit": checkpoint["fit"], "rng": checkpoint["rng"]}])
     rank, size, progress = strategy.global_rank, strategy.world_size, FitProgress()
     if len(ranks) == size == 1:
         return checkpoint
-    if len(ranks) != size:
+    own = ranks[rank if rank < len(ranks) else 0]
+    rng = own["rng"] if rank < len(ranks) else derived_random_state(own["rng"], rank)
+    fit, shared = {**own["fit"]}, checkpoint["fit"].get("gradients", {})
+    by_data_rank: dict[int, dict[str, Any]] = {}
+    for idx, state in enumerate(ranks):
+        by_data_rank.setdefault(state.get("data_rank", idx), state["fit"])
+    num_before, num_now = len(by_data_rank), strategy.num_data_ranks
+    if len(ranks) != size or num_before != num_now:
         progress.load_state_dict(checkpoint["loops"]["fit"])
     if progress.is_inside_epoch:
-        rule = f"that of the checkpoint ({len(ranks)}), which was saved inside of epoch {progress.current_epoch}"
-        action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
-        raise ValueError(must_be("number of processes", rule, size, "fit", action))
-    own = ranks[rank if rank < len(ranks) else 0]
-    fit = {**own["fit"]}
-    if "gradients" in fit:
-        fit["gradients"] = checkpoint["fit"]["gradients"] | fit["gradients"]
-    rng = own["rng"] if rank < len(ranks) else derived_random_state(own["rng"], rank)
+        gone_on = [by_data_rank[one] for one in range(strategy.data_rank, num_before, num_now)]
+        if num_before == num_now:
+            fit = {**gone_on[0]}
+        else:
+            fit["batches"] = by_data_rank[0]["batches"]
+            fit["metrics"] = joined_logs([one["metrics"] for one in gone_on], by_data_rank[0]["metrics"])
+            states = [one["metric_states"] for one in gone_on]
+            fit["metric_states"] = JoinedStates(states, by_data_rank[0]["metric_states"], num_before > num_now)
+        fit["gradients"] = shared | _mean_gradients([state["fit"].get("gradients", {}) for state in ranks])
+    elif "gradients" in fit:
+        fit["gradients"] = shared | fit["gradients"]
     return {**checkpoint, "fit": fit, "rng": rng}
+
+
+def _mean_gradients(of_ranks: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the means of gradients over ranks; one that a rank has not counts as zero there."""
+    names = dict.fromkeys(name for of_rank in of_ranks for name in of_rank)
+    found = {name: [of_rank[name] for of_rank in of_ranks if name in of_rank] for name in names}
+    return {name: sum(gradients[1:], gradients[0]) / len(of_ranks) for name, gradients in found.items()}
 
 
 def restore_training(run: Run, checkpoint: dict[str, Any], configured: ConfiguredOptimizers) -> None:
     """Restore optimizers, schedulers and strategy. Collective.
 
     Raises:
-        ValueError: If the checkpoint holds other optimizers or schedulers than the module has, or optimizers of other
-            classes with other settings.
+        ValueError: If the checkpoint holds another number of optimizers or schedulers than the module has, or ones of
+            other classes with other settings.
     """
     checkpoint = run.checkpoint_adapter.training(checkpoint, run)
     optimizers, optimizer_states = configured.optimizers, checkpoint["optimizer_states"]
@@ -171,37 +200,90 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
             raise ValueError(must_be(f"number of {what}", rule, len(owners), "configure_optimizers", action))
     classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(optimizers)
     for optimizer, state, saved_class in zip(optimizers, optimizer_states, classes, strict=True):
-        _check_class(optimizer, state, saved_class)
+        groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
+        own, saved = _names_of_settings(optimizer.param_groups), _names_of_settings(groups)
+        is_other = bool(own - saved and saved - own) if saved_class is None else own != saved
+        _check_class("optimizer", optimizer, saved_class, saved - own, is_other=is_other)
         run.strategy.load_optimizer_state(optimizer, state)
-    for scheduler, state in zip(schedulers, scheduler_states, strict=True):
+    classes = checkpoint["fit"].get("scheduler_classes") or [None] * len(schedulers)
+    for scheduler, state, saved_class in zip(schedulers, scheduler_states, classes, strict=True):
+        is_other = saved_class is not None and set(scheduler.state_dict()) != set(state)
+        _check_class("scheduler", scheduler, saved_class, (), is_other=is_other)
         scheduler.load_state_dict(state)
     run.strategy.load_state_dict(checkpoint.get("strategy", {}))
     run.checkpoint_adapter.finish(run)
 
 
-def _check_class(optimizer: Any, state: Any, saved_class: str | None) -> None:
-    """Refuse the state of an optimizer of another class, or warn of it where both have the same settings.
+def _check_class(
+    what: str, owner: object, saved_class: str | None, only_saved: Iterable[str], *, is_other: bool
+) -> None:
+    """Refuse the state of an optimizer or scheduler of another class, or warn of it where both have the same settings.
 
-    Checkpoints that do not name the class are refused where either has settings that the other has not.
+    Args:
+        what: "optimizer" or "scheduler".
+        owner: The one that is to load the state.
+        saved_class: The class whose state it is; None where the checkpoint does not name it.
+        only_saved: Names of settings in the state that the owner has not.
+        is_other: Whether the settings in the state are others than the owner's.
     """
-    [own_class] = classes_of([optimizer])
+    [own_class] = classes_of([owner])
     if saved_class == own_class:
         return
-    groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
-    own, saved = _settings(optimizer.param_groups), _settings(groups)
-    if saved_class is not None and own == saved:
+    if is_other:
+        of_checkpoint = saved_class or f"which has the settings {', '.join(sorted(only_saved))}"
+        rule, action = f"that of the checkpoint, {of_checkpoint}", "Configure it, or fit without `ckpt_path`."
+        raise ValueError(must_be(what, rule, own_class, "configure_optimizers", action))
+    if saved_class is not None:
         warn_user(
             f"The state of {saved_class} in the checkpoint is loaded into {own_class} of configure_optimizers, which "
             "has the same settings; those of the checkpoint count. Configure the class of the checkpoint to be sure."
         )
-    elif saved_class is not None or (own - saved and saved - own):
-        of_checkpoint = saved_class or f"which has the settings {', '.join(sorted(saved - own))}"
-        rule, action = f"that of the checkpoint, {of_checkpoint}", "Configure it, or fit without `ckpt_path`."
-        raise ValueError(must_be("optimizer", rule, own_class, "configure_optimizers", action))
 
 
-def _settings(groups: Sequence[Mapping[str, Any]]) -> set[str]:
+def _names_of_settings(groups: Sequence[Mapping[str, Any]]) -> set[str]:
     return {name for group in groups for name in group} - {"params", "initial_lr"}
+
+
+def settings_of(configured: ConfiguredOptimizers) -> list[list[Any]]:
+    """Return the settings of optimizers and of torch's schedulers as texts, to tell by whether others were configured.
+
+    Returns:
+        For each the name of its class, and the settings of each parameter group, or of the scheduler, by name.
+    """
+    schedulers = [config.scheduler for config in configured.schedulers if isinstance(config.scheduler, LRScheduler)]
+    pairs = [(one, one.param_groups) for one in configured.optimizers] + [
+        (one, [one.state_dict()]) for one in schedulers
+    ]
+    return [[type(one).__name__, [_texts(values) for values in groups]] for one, groups in pairs]
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    texts = {name: repr(value) for name, value in values.items() if name not in _NO_SETTINGS}
+    return {name: text for name, text in texts.items() if " at 0x" not in text}  # an object is another in each process
+
+
+def first_settings(run: Run, own: list[list[Any]]) -> list[list[Any]]:
+    """Return the settings with which a run began; warn where other ones are configured now, which do not count.
+
+    Args:
+        run: The run, with its checkpoint.
+        own: The settings of now, as `settings_of` returns them.
+    """
+    assert run.checkpoint is not None
+    first: list[list[Any]] = run.checkpoint["fit"].get("settings", own)  # earlier releases saved none
+    others = [
+        f"{name} of {kind} is {text}, but was {then[name]}"
+        for (kind, groups), (kind_then, groups_then) in zip(own, first, strict=False)
+        for now, then in zip(groups, groups_then, strict=False)
+        for name, text in now.items()
+        if kind == kind_then and then.get(name, text) != text
+    ]
+    if others and run.strategy.global_rank == 0:
+        warn_user(
+            f"`configure_optimizers` gives other settings than when the run began, and those of the checkpoint count: "
+            f"{'; '.join(dict.fromkeys(others))}. Set what is to be changed in `on_train_start`."
+        )
+    return first
 
 
 def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitProgress) -> None:
@@ -218,6 +300,7 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
     """
     assert run.checkpoint is not None
     fit, batches = run.checkpoint["fit"], progress.batches
+    is_moved = isinstance(fit.get("metric_states"), JoinedStates)  # inside an epoch, to other processes
     if "batches" in fit:
         if batches.ready != batches.completed:
             warn_user(
@@ -232,12 +315,35 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             mode.load_state_dict(fit["optimization"])
         else:
             mode.load_accumulation(fit["optimization"])
-        for name, parameter in run.module.named_parameters():
-            gradient = fit["gradients"].get(name)
-            parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
+        if run.logical is None:
+            _restore_gradients(run, data, mode, progress, is_moved=is_moved)
+        else:
+            run.strategy.load_logical_gradients(fit["gradients"])  # type: ignore[attr-defined]
     if progress.is_inside_epoch:
         for key, part in run.epoch_state.items():
+            if is_moved:
+                rule = "that of the checkpoint, which was saved inside an epoch whose outputs a hook of its end gets"
+                action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
+                raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
             part.load_state_dict(fit.get(key))
+
+
+def _restore_gradients(run: Run, data: FitData, mode: UpdateMode, progress: FitProgress, *, is_moved: bool) -> None:
+    """Restore the gradients of the accumulation window that is open, weighed for the processes of now."""
+    assert run.checkpoint is not None
+    ratio = data.batches.step_ratio
+    factor = mode.reweigh_window(ratio) if progress.is_inside_epoch and ratio != 1 else 1.0
+    if is_moved and mode.holds_gradients and progress.batches.ready >= data.num_batches:
+        rule = "one with which samples are left for the accumulation window that is open"
+        action = "Use fewer, or resume from the end of a window."
+        raise ValueError(must_be("number of processes", rule, run.strategy.world_size, "fit", action))
+    gradients = run.checkpoint["fit"]["gradients"]
+    for name, parameter in run.module.named_parameters():
+        gradient = gradients.get(name)
+        placed = None if gradient is None else run.strategy.place_like(gradient, parameter)
+        parameter.grad = None if placed is None else placed.to(parameter.dtype)  # the precision may be another
+        if parameter.grad is not None and factor != 1:
+            parameter.grad.mul_(factor)
 
 
 def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
@@ -253,17 +359,27 @@ def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
     if run.metrics is not None and fit["metrics"] is not None:
         run.metrics.load_state_dict(fit["metrics"])
         run.metrics.moment = "batch" if is_inside_epoch else "epoch"
-    restore_metric_states(run.module, fit["metric_states"])
+    states = fit["metric_states"]
+    if run.logical is not None and run.logical.metrics is not None:
+        run.logical.metrics.load_state_dict(states)
+    else:
+        restore_metric_states(run.module, states.of(run.module) if isinstance(states, JoinedStates) else states)
     restore_random_state(run.checkpoint["rng"], data.generators)
 
 
-def gradients_of(run: Run) -> dict[str, torch.Tensor]:
-    """Return copies of the gradients of a run's module, by the names of its parameters. Collective."""
+def gradients_of(run: Run) -> dict[Any, Any]:
+    """Return copies of the gradients of a run's module, by the names of its parameters. Collective.
+
+    With logical ranks such a dictionary for each of them, by its index, on the first process.
+    """
+    if run.logical is not None:
+        of_ranks: dict[int, dict[str, torch.Tensor]] = run.strategy.logical_gradients()  # type: ignore[attr-defined]
+        return {rank: {name: one.detach().clone() for name, one in named.items()} for rank, named in of_ranks.items()}
     getattr(run.strategy, "collect_gradients", no_op)()
     named = run.module.named_parameters()
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}
 
 
-def classes_of(optimizers: Sequence[Any]) -> list[str]:
-    """Return the names of the classes of optimizers, as a checkpoint keeps them."""
-    return [type(one).__name__ for one in optimizers]
+def classes_of(owners: Sequence[Any]) -> list[str]:
+    """Return the names of the classes of optimizers or schedulers, as a checkpoint keeps them."""
+    return [type(one).__name__ for one in owners]

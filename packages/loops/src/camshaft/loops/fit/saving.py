@@ -50,7 +50,11 @@ def collect(
             state_of = getattr(run.strategy, "optimizer_state", methodcaller("state_dict"))
             checkpoint["optimizer_states"] = [state_of(optimizer) for optimizer in configured.optimizers]
             checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in configured.schedulers]
-            checkpoint |= gather_rank_states(loop.state_dict(run), run.strategy)
+            state = loop.state_dict(run)
+            if run.logical is None:
+                checkpoint |= gather_rank_states(state, run.strategy)
+            else:
+                checkpoint |= run.logical.gathered(state, run.strategy)
         save_data = implementation(run.data, "state_dict") if run.data is not None else None
         if save_data is not None:
             with note_errors(run.data, "state_dict", run.position):
@@ -76,6 +80,7 @@ def gather_rank_states(state: dict[str, Any], strategy: Strategy) -> dict[str, A
     gradients = state["fit"].get("gradients", {})
     own = _differing(gradients, strategy)
     of_rank = {**state, "fit": {**state["fit"], "gradients": {name: gradients[name].cpu() for name in own}}}
+    of_rank["data_rank"] = strategy.data_rank
     ranks = strategy.all_gather(of_rank)
     shared = {name: gradient for name, gradient in gradients.items() if name not in own}
     return {**ranks[0], "fit": {**ranks[0]["fit"], "gradients": shared}, "ranks": ranks}

@@ -73,7 +73,7 @@ def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialB
         reload: Whether the loader is asked for anew.
 
     Raises:
-        RuntimeError: If the training loader is not known yet.
+        RuntimeError: If the training loader is not known yet, or the run is defined on logical ranks.
     """
     if data is None or data.loader is None:
         rule, action = "used when the training loader is known", "Use it from `on_fit_start` on."
@@ -91,7 +91,13 @@ def rollback(run: Run, data: FitData) -> Iterator[None]:
     Args:
         run: The run.
         data: The data of its fit, whose generators count beside the global ones.
+
+    Raises:
+        RuntimeError: If the run is defined on logical ranks, which a trial does not know.
     """
+    if run.logical is not None:
+        rule, action = "used without logical ranks", "Find out what it finds in a run without `logical_ranks`."
+        raise RuntimeError(must_be("trial", rule, run.logical.count, "fit", action))
     metrics, modes, stage = metric_states(run.module), ModuleModes(run.module), run.stage
     try:
         with isolated_randomness(data.generators), _unlogged(run):

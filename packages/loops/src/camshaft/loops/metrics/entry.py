@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -242,7 +242,7 @@ class Entry:
 
 
 Gather = Callable[[Any], list[tuple[Any, bool]]]
-"""Collective: returns the values of all processes, each with whether it counts; see `MetricExchange.gather`."""
+"""Collective: returns the states of a metric on all processes, each with whether it counts; see `states_of`."""
 
 
 class MetricEntry(Entry):
@@ -341,10 +341,10 @@ def compute_of_all(metric: Any, gather: Gather) -> Any:
     parts = _parts(metric)
     for part in parts:
         part._computed = None  # a cached value on one process may be missing on another
-    synced = [part for part in parts if _has_default_sync(part)]
+    synced = [part for part in parts if has_default_sync(part)]
     available = {"distributed_available_fn": lambda: True}
     return _compute(
-        metric, [(part, {"_sync_dist": partial(_gather_states, part, gather), **available}) for part in synced]
+        metric, [(part, {"_sync_dist": partial(gather_states, part, gather), **available}) for part in synced]
     )
 
 
@@ -373,7 +373,8 @@ def _compute(metric: Any, changes: list[tuple[Any, dict[str, Any]]]) -> Any:
             own.update({name: values[name] for name in changed if name in values})
 
 
-def _has_default_sync(part: Any) -> bool:
+def has_default_sync(part: Any) -> bool:
+    """Return whether a metric is synchronised over processes by torchmetrics' own methods."""
     from torchmetrics import Metric
 
     return (
@@ -384,11 +385,10 @@ def _has_default_sync(part: Any) -> bool:
     )
 
 
-def _gather_states(metric: Any, gather: Gather, *_: Any, **__: Any) -> None:
+def gather_states(metric: Any, gather: Gather, *_: Any, **__: Any) -> None:
     """Give a metric the reduced states of all processes; torchmetrics restores its own afterwards."""
-    names = list(metric._reductions)
-    gathered = gather([_moved(getattr(metric, name), torch.device("cpu")) for name in names])
-    for position, name in enumerate(names):
+    gathered = gather(metric)
+    for position, name in enumerate(metric._reductions):
         states = [of_process[position] for of_process, counts in gathered if counts]
         reduction, current = metric._reductions[name], getattr(metric, name)
         if isinstance(metric._defaults[name], Tensor):
@@ -396,14 +396,20 @@ def _gather_states(metric: Any, gather: Gather, *_: Any, **__: Any) -> None:
             setattr(metric, name, reduced if reduction is None else reduction(reduced))
             continue
         device = torch.device("cpu") if metric.compute_on_cpu else metric.device
-        items = [_moved(item, device) for state in states for item in (state if isinstance(state, list) else [state])]
+        items = [moved(item, device) for state in states for item in (state if isinstance(state, list) else [state])]
         if reduction is None:
             setattr(metric, name, items)
         else:
             setattr(metric, name, reduction(items) if items else torch.empty(0, device=device))
 
 
-def _moved(state: Any, device: torch.device) -> Any:
+def states_of(attributes: Mapping[str, Any], metric: Any) -> list[Any]:
+    """Return the states of a metric on the CPU, in its order, given its attributes or those of another copy of it."""
+    return [moved(attributes[name], torch.device("cpu")) for name in metric._reductions]
+
+
+def moved(state: Any, device: torch.device) -> Any:
+    """Return a state, or a list of states, on a device."""
     if isinstance(state, Tensor):
         return state.detach().to(device)
-    return [_moved(item, device) for item in state] if isinstance(state, list) else state
+    return [moved(item, device) for item in state] if isinstance(state, list) else state

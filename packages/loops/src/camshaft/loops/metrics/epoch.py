@@ -13,7 +13,7 @@ import attrs
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.loops.metrics.entry import Asked, Entry, Key, LogOptions, MetricEntry
-from camshaft.loops.metrics.values import Value, is_metric, log_error, to_floats
+from camshaft.loops.metrics.values import Value, is_metric, join_reductions, log_error, to_floats
 
 Reader = Literal["to_callbacks", "to_loggers", "to_progress_bars"]
 
@@ -49,6 +49,7 @@ class EpochLog:
     Attributes:
         entries: Entries in the order in which they began: of one name in several hooks the later value is the epoch's.
         latest: Entries by name alone: those of the hook and loader that logged last.
+        latest_for: The moment and loader for which `latest` holds, where several logical ranks log in turn.
         step_rows: Values of evaluation batches that are still to be sent.
         held_rows: Those that are reduced over processes when the epoch ends, as numbers.
         reduced: The epoch's values of all processes; None before they are reduced.
@@ -65,6 +66,7 @@ class EpochLog:
     step_rows: list[StepRow] = attrs.field(factory=list, init=False)
     held_rows: list[StepRow] = attrs.field(factory=list, init=False)
     reduced: list[EntryValue] | None = attrs.field(default=None, init=False)
+    latest_for: tuple[Moment | None, int] | None = attrs.field(default=None, init=False)
     _is_new_step: bool = attrs.field(default=True, init=False)
 
     def entry_for(
@@ -220,6 +222,36 @@ class EpochLog:
             self.add((MetricEntry if saved["is_metric"] else Entry).from_state(saved))
         self.latest.clear()  # so that the next call for each name compares its options with those of the state
         self.num_steps = dict(state["num_steps"])
+
+
+def joined_logs(states: Sequence[Any], of_first: Any) -> Any:
+    """Return the state of a metric log that goes on for those of several processes, or for none, inside an epoch.
+
+    Args:
+        states: The states of these processes, that of its own first; None for logs that collect nothing.
+        of_first: The state of the first process, of which a process without an own one takes all but what it logged.
+    """
+    if of_first is None or of_first["train"] is None:
+        return states[0] if states else of_first
+    joined: dict[Any, dict[str, Any]] = {}
+    for position, state in enumerate(states or [of_first]):
+        for entry in state["train"]["entries"]:
+            known = joined.get((entry["hook"], entry["name"]))
+            is_own = position == 0 and bool(states)
+            is_shared = entry["options"]["sync_dist"] is not False
+            reduction = entry["reduction"] if is_own or (states and is_shared) else _without_values(entry["reduction"])
+            if known is None:
+                values = {} if is_own else {"step_value": None, "sent_value": None}
+                joined[entry["hook"], entry["name"]] = {**entry, **values, "reduction": reduction}
+            elif reduction is not None and known["reduction"] is not None:
+                known["reduction"] = join_reductions(known["reduction"], reduction, str(entry["options"]["reduce_fx"]))
+    own = states[0] if states else of_first
+    return {**own, "train": {**own["train"], "entries": list(joined.values())}}
+
+
+def _without_values(reduction: dict[str, Any] | None) -> dict[str, Any] | None:
+    empty: dict[str, Any] = {"tensors": [], "weights": [], "folded": [], "number": None, "weight": 0}
+    return None if reduction is None else {**reduction, **empty}
 
 
 def with_numbers(rows: Sequence[StepRow]) -> list[StepRow]:

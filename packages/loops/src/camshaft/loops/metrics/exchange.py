@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
-from camshaft.loops.metrics.entry import Entry, Key, LogOptions, MetricEntry
+from camshaft.loops.metrics.entry import Entry, Key, LogOptions, MetricEntry, states_of
 from camshaft.loops.metrics.epoch import EntryValue, EpochLog, StepRow
 from camshaft.loops.metrics.values import (
     FOLDS,
@@ -102,10 +102,30 @@ class MetricExchange:
         data_ranks = [data_rank for data_rank, _ in gathered]
         return [(each, data_ranks.index(data_rank) == rank) for rank, (data_rank, each) in enumerate(gathered)]
 
-    def reduce_epoch(self, epoch: EpochLog) -> list[EntryValue]:
+    def gather_states(self, metric: Any) -> list[tuple[list[Any], bool]]:
+        """Return the states of a metric of all ranks, each with whether it counts. Collective."""
+        return self.gather(states_of(vars(metric), metric))
+
+    def _gather_records(self, of_ranks: Sequence[Sequence[Record]]) -> list[tuple[Sequence[Record], bool]]:
+        """Return the records of all ranks, given those of this process's ranks, of which it is the only one here."""
+        [own] = of_ranks
+        return self.gather(own)
+
+    @property
+    def _num_ranks(self) -> int:
+        return self._strategy.world_size
+
+    def _is_own(self, rank: int) -> bool:
+        return rank == self._strategy.global_rank
+
+    def reduce_epoch(self, epoch: EpochLog, further: Sequence[EpochLog] = ()) -> list[EntryValue]:
         """Return an epoch's values, and those of its latest steps, as `EpochLog.live` does. Collective.
 
         The epoch has entries for names that only other processes logged from then on.
+
+        Args:
+            epoch: The epoch of this process, or of its first logical rank.
+            further: That of its other logical ranks.
 
         Raises:
             MetricMismatchError: On every process, if their calls for one name differ, or if one that did not log a
@@ -115,7 +135,10 @@ class MetricExchange:
         paths: dict[int, str] = {}
         if self._module is not None and any(entry.holds_metric for entry in entries):
             paths = {id(submodule): path for path, submodule in self._module.named_modules()}
-        own = [_record(entry, _epoch_parts(entry, epoch.held_rows), paths) for entry in entries]
+        own = [
+            [_record(entry, _epoch_parts(entry, one.held_rows), paths) for entry in one.entries.values()]
+            for one in (epoch, *further)
+        ]
         records = self._exchange(own, may_share_steps=epoch.stage == "train")
         for key, by_rank in records.items():
             first = next(iter(by_rank.values()))
@@ -129,15 +152,16 @@ class MetricExchange:
         values = ((entry, _value_of(entry, reduced, of_epoch), of_epoch) for entry, of_epoch in both)
         return [EntryValue(entry, value, of_epoch) for entry, value, of_epoch in values if value is not None]
 
-    def reduce_step(self, taken: Sequence[tuple[Entry, Value]]) -> dict[str, Value]:
+    def reduce_step(self, *of_ranks: Sequence[tuple[Entry, Value]]) -> dict[str, Value]:
         """Return the values of a training step that are reduced over processes, by the names of steps. Collective.
 
         Args:
-            taken: The entries of such values and what this process logged.
+            of_ranks: The entries of such values and what this process logged; of each logical rank that it plays.
 
         Raises:
             MetricMismatchError: As `reduce_epoch`.
         """
+        taken = of_ranks[0]
         if self._shares_steps is False:  # so on all processes
             if taken and not self._has_warned:
                 self._has_warned = True
@@ -146,20 +170,20 @@ class MetricExchange:
                     "process logged with it: loggers get the first process's values. Log it from the first step on."
                 )
             return {}
-        own = [_record(entry, {"step": _step_part(entry, value)}) for entry, value in taken]
+        own = [[_record(entry, {"step": _step_part(entry, value)}) for entry, value in one] for one in of_ranks]
         records = self._exchange(own, may_share_steps=True)
         entries = {key: next(iter(by_rank.values())).new_entry() for key, by_rank in records.items()}
         entries |= {entry.key: entry for entry, _ in taken}
         return {entries[key].step_name: value for (key, _), value in self._reduce(records, entries).items()}
 
-    def _exchange(self, own: Sequence[Record], *, may_share_steps: bool) -> Records:
-        """Return the records of all processes, those that do not count without their parts. Collective.
+    def _exchange(self, own: Sequence[Sequence[Record]], *, may_share_steps: bool) -> Records:
+        """Return the records of all ranks, those that do not count without their parts. Collective.
 
         Raises:
             MetricMismatchError: If processes logged a name in different ways; the same on each of them.
         """
         by_key: dict[Key, dict[int, Record]] = {}
-        for rank, (of_rank, counts) in enumerate(self.gather(_on_host(own))):
+        for rank, (of_rank, counts) in enumerate(self._gather_records(list(map(_on_host, own)))):
             for record in of_rank:
                 by_key.setdefault(record.key, {})[rank] = record if counts else record._replace(parts={})
         for by_rank in by_key.values():
@@ -178,20 +202,20 @@ class MetricExchange:
                 continue  # without any that knows it: a resumed epoch in which no process has logged it again
             entry = entries[key]
             assert isinstance(entry, MetricEntry)
-            if len(paths) < self._strategy.world_size:
+            if len(paths) < self._num_ranks:
                 path = self._common_path(first.key[1], paths)
                 if entry.metric is None:
                     assert self._module is not None
                     entry.metric = self._module.get_submodule(path)
             elif all(record.is_current for record in by_rank.values()):
                 continue
-            entry.compute_of_all(self.gather)
+            entry.compute_of_all(self.gather_states)
 
     def _common_path(self, name: str, paths: Mapping[int, str]) -> str:
         """Return the path of the submodule that is a metric which not every process has logged."""
         path, *others = set(paths.values())
         if not path or others:
-            lacking = next(rank for rank in range(self._strategy.world_size) if rank not in paths)
+            lacking = next(rank for rank in range(self._num_ranks) if rank not in paths)
             rule = f"logged on all ranks, or be one and the same attribute of the module (rank {lacking} lacks it)"
             action, got = "Assign the metric to an attribute of the module.", {k: v or None for k, v in paths.items()}
             raise MetricMismatchError(name, "value", got, rule, action)
@@ -219,7 +243,7 @@ class MetricExchange:
         failure: Exception | None = None
         for (key, place), parts in unreduced.items():
             ranks = [rank for rank, record in records[key].items() if record.source is not None]
-            if ranks[:1] == [self._strategy.global_rank] and failure is None:
+            if ranks and self._is_own(ranks[0]) and failure is None:
                 try:
                     applied[key, place] = _apply(entries[key], parts)
                 except Exception as error:

@@ -390,7 +390,7 @@ class Reduction:
             value = as_tensor(value)
         self._tensors.append(value)
         self._weights.append(weight)
-        if len(self._weights) == BLOCK_SIZE:
+        if len(self._weights) >= BLOCK_SIZE:  # more after a resume for several processes
             self._fold()
 
     def result(self) -> Value | None:
@@ -491,3 +491,13 @@ class Reduction:
         asynchronous = copies_asynchronously(block.device)
         on_host = torch.tensor(weights, dtype=block.dtype, pin_memory=asynchronous)
         return torch.dot(block, on_host.to(block.device, non_blocking=asynchronous))
+
+
+def join_reductions(one: dict[str, Any], other: dict[str, Any], reduce_fx: str) -> dict[str, Any]:
+    """Return the state of a `Reduction` with the values of two, of two processes."""
+    fold = FOLDS[reduce_fx if reduce_fx in FOLDS else "sum"][2]
+    numbers = [state["number"] for state in (one, other) if state["number"] is not None]
+    number = math.nan if any(map(math.isnan, numbers)) else reduce(fold, numbers) if numbers else None
+    lists = {name: [*one[name], *other[name]] for name in ("tensors", "weights", "folded")}
+    dtype = torch.float64 if torch.float64 in (one["dtype"], other["dtype"]) else one["dtype"]
+    return {**one, **lists, "number": number, "weight": one["weight"] + other["weight"], "dtype": dtype}

@@ -20,7 +20,7 @@ from camshaft.loops.optimization.update import (
     without_graph,
 )
 from camshaft.loops.optimization.window import check_accumulation
-from camshaft.loops.state.run import Run
+from camshaft.loops.state.run import OfRanks, Run
 
 
 class AutomaticOptimization:
@@ -135,6 +135,10 @@ class AutomaticOptimization:
         self._follow_window()
         for update, its_state in zip(self._updates, state["updates"], strict=True):
             update.load_state_dict(its_state)
+
+    def reweigh_window(self, ratio: float) -> float:
+        """Weigh the steps so far of an open window; see `AccumulationWindow.reweigh`."""
+        return self._window.reweigh(ratio)
 
     def load_accumulation(self, state: dict[str, Any]) -> None:
         """Restore, between epochs, the accumulation that was set during the saved run.
@@ -291,6 +295,8 @@ def batch_splitter(run: Run, settings: OptimizationSettings) -> Callable[[Any], 
         raise ValueError(must_be("training_step", rule, step, where, action))
 
     def split(batch: Any) -> Sequence[Any]:
+        if type(batch) is OfRanks:
+            return run.logical.split(split, batch, where)  # type: ignore[union-attr]
         if override is None:
             return split_along_time(batch, split_size, "the default split of a batch")
         splits = override(batch, split_size)

@@ -108,6 +108,10 @@ class ManualOptimization:
             action = "Optimize as when the checkpoint was saved, or fit without `ckpt_path`."
             raise ValueError(must_be("optimization", "that of manual optimization", state, "the checkpoint", action))
 
+    def reweigh_window(self, ratio: float) -> float:
+        """Leave gradients as they are: what the module accumulates is its own."""
+        return 1.0
+
     def load_accumulation(self, state: dict[str, Any]) -> None:
         """Do nothing: there is no accumulation."""
 

@@ -67,6 +67,13 @@ class UpdateMode(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on inside an epoch, in place of `start_epoch` and `begin_steps`."""
 
+    def reweigh_window(self, ratio: float) -> float:
+        """Weigh the steps so far of an open window, by the samples of all processes; see `AccumulationWindow.reweigh`.
+
+        Returns:
+            The factor for the gradients so far.
+        """
+
     def load_accumulation(self, state: dict[str, Any]) -> None:
         """Restore, between epochs, an accumulation that was set during the saved run; `state` is as above."""
 

@@ -21,7 +21,7 @@ from camshaft.loops.optimization.configuration import ConfiguredOptimizers, drop
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.window import AccumulationWindow
 from camshaft.loops.state.progress import FitProgress
-from camshaft.loops.state.run import Run
+from camshaft.loops.state.run import OfRanks, Run
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
@@ -130,9 +130,9 @@ class Preparation:
         """Prepare the gradients. Hooks: on_before_optimizer_step, configure_gradient_clipping."""
         window = self._window
         self._unscale_gradients(self._optimizer)
-        if window.length != 1 and window.position != window.divisor:
-            # another length than was known before the epoch's end
-            factor = window.divisor / window.position
+        if window.length != 1 and window.real_length != window.divisor:
+            # another length than was known before the epoch's end, or when other processes began it
+            factor = window.divisor / window.real_length
             for parameter in parameters_of(self._optimizer):
                 if parameter.grad is not None:
                     parameter.grad.mul_(factor)
@@ -248,15 +248,20 @@ class OptimizerUpdate:
             if self._on_after_backward is not None:
                 self._on_after_backward()
         if ends_window:
-            if self.holds_gradients:
-                if self.preparation.is_needed:
-                    self.preparation.run()
-                self._step(self.optimizer)
-                self.has_updated = not self._strategy.has_skipped_step
-                if zeroing.is_last:
-                    zeroing.run(batch_idx)
-            zeroing.is_done, self.holds_gradients = zeroing.is_last, False
+            self.end_window(batch_idx)
         return outputs
+
+    def end_window(self, batch_idx: int) -> None:
+        """Update the weights, if there are gradients. Collective. Hooks: as `run`, from on_before_optimizer_step on."""
+        zeroing = self.zeroing
+        if self.holds_gradients:
+            if self.preparation.is_needed:
+                self.preparation.run()
+            self._step(self.optimizer)
+            self.has_updated = not self._strategy.has_skipped_step
+            if zeroing.is_last:
+                zeroing.run(batch_idx)
+        zeroing.is_done, self.holds_gradients = zeroing.is_last, False
 
     def drop(self) -> None:
         """Forget the gradients of a window that no update will end."""
@@ -291,6 +296,9 @@ class ClosureUpdate(OptimizerUpdate):
     The owner is an override of `optimizer_step`, or an optimizer that is not torch's own. The closure runs the last
     step of a window (forward, zeroing and backward), and then clipping, each time anew. It enables gradients, since the
     `step` of many optimizers disables them.
+
+    Attributes:
+        add_gradients: Adds a step's gradients to those of its window, as `OptimizerUpdate.run`.
     """
 
     def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int, **settings: Any) -> None:
@@ -299,6 +307,7 @@ class ClosureUpdate(OptimizerUpdate):
         known["using_native_amp"] = is_under_autocast(context.run.strategy)
         self._own_step = with_arguments(context.run.hooks, "optimizer_step", **known)
         self._evaluates_loss = needs_closure(optimizer)
+        self.add_gradients: Callable[..., Any] = super().run
         self._has_stepped = False
         self._step_hook = optimizer.register_step_post_hook(self._note_step)
 
@@ -319,7 +328,7 @@ class ClosureUpdate(OptimizerUpdate):
             TypeError, LossError: As `OptimizerUpdate.run`.
             RuntimeError: If the owner never called the closure, or called it twice although gradients are accumulated.
         """
-        add_gradients = super().run
+        add_gradients = self.add_gradients
         if not ends_window:
             return add_gradients(batch, batch_idx, ends_window=False)
         outputs: Any = None
@@ -334,7 +343,7 @@ class ClosureUpdate(OptimizerUpdate):
                 self._discard_evaluation()
             outputs = add_gradients(batch, batch_idx, ends_window=False)
             self._prepare_step(batch_idx, num_evaluations)
-            return loss_of(outputs, self._context.run.module)
+            return self.loss_of(outputs)
 
         self._has_stepped = False
         try:
@@ -351,6 +360,10 @@ class ClosureUpdate(OptimizerUpdate):
             self.zeroing.run(batch_idx)
         self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
         return outputs
+
+    def loss_of(self, outputs: Any) -> Tensor | None:
+        """Return the loss that the closure returns, given what `add_gradients` returned."""
+        return loss_of(outputs, self._context.run.module)
 
     def close(self) -> None:
         """Leave the optimizer as it was."""
@@ -498,6 +511,8 @@ def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
     """
     if outputs is None:
         return hiddens
+    if type(outputs) is OfRanks:
+        return OfRanks(next_hiddens(one, None, module) for one in outputs)
     if not isinstance(outputs, Mapping) or "hiddens" not in outputs:
         rule = "a dictionary with 'hiddens', the state that the next split begins with, or None, if batches are split"
         got = sorted(map(str, outputs)) if isinstance(outputs, Mapping) else outputs
@@ -514,6 +529,8 @@ def with_hiddens(outputs: Any, hiddens: Any) -> Any:
         outputs: What the split's `training_step` returned.
         hiddens: The detached hidden state.
     """
+    if type(outputs) is OfRanks:
+        return OfRanks(map(with_hiddens, outputs, hiddens))
     return None if outputs is None else {**outputs, "hiddens": hiddens}
 
 

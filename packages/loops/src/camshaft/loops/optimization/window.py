@@ -11,7 +11,7 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.optimizer_step import needs_closure
 from camshaft.loops.optimization.configuration import parameters_of
 
-_COUNTS = ("position", "divisor", "num_begun", "is_complete")
+_COUNTS = ("position", "divisor", "num_begun", "is_complete", "extra")
 
 
 class AccumulationWindow:
@@ -27,6 +27,8 @@ class AccumulationWindow:
         divisor: Divisor of each loss of this window: its length, as far as that was known when it began.
         num_begun: Windows of this epoch so far, with this one.
         is_complete: Whether the latest step ends this window; the next one begins another.
+        extra: By how many steps of now its steps count more than they are: of a window that other processes began,
+            whose steps had other numbers of samples.
     """
 
     def __init__(self, length: int) -> None:
@@ -39,6 +41,7 @@ class AccumulationWindow:
         self.divisor: int | float = self.length
         self.num_begun = 0
         self.is_complete = True
+        self.extra = 0.0
 
     def begin_steps(self) -> None:
         """Take `next_length` for the epoch whose steps begin."""
@@ -51,11 +54,30 @@ class AccumulationWindow:
             num_remaining: Steps of the epoch from this one on; infinite if unknown.
         """
         if self.is_complete:
-            self.position = 0
+            self.position, self.extra = 0, 0.0
             self.divisor = min(self.length, num_remaining)
             self.num_begun += 1
         self.position += 1
         self.is_complete = self.position == self.length or num_remaining == 1
+
+    def reweigh(self, ratio: float) -> float:
+        """Let the steps so far of an open window count as they would among the steps that follow.
+
+        Args:
+            ratio: Samples of one of the steps so far, of all processes, by those of one that follows.
+
+        Returns:
+            The factor for the gradients so far; 1 if no window is open.
+        """
+        if self.is_complete:
+            return 1.0
+        self.extra = (self.position + self.extra) * ratio - self.position
+        return ratio
+
+    @property
+    def real_length(self) -> float:
+        """The steps of the window so far, in steps of as many samples as the latest has."""
+        return self.position + self.extra
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the window, as plain values."""
@@ -86,7 +108,7 @@ class AccumulationWindow:
             action = "Pass the same, or resume from a checkpoint that was saved at a window's end."
             raise ValueError(must_be("accumulate_grad_batches", rule, self.length, "fit", action))
         for name in _COUNTS:
-            setattr(self, name, state[name])
+            setattr(self, name, state.get(name, 0.0))  # earlier checkpoints have no `extra`
         if self.is_complete:
             self.divisor = self.length  # the next window has the length of this run
 

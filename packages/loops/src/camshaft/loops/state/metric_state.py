@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,14 @@ _COUNTS = ("_update_count", "update_count", "_num_vals_seen")
 
 _BESIDE_STATES = ("min_val", "max_val")
 """Attributes in which torchmetrics' `MinMaxMetric` keeps tensors that are not among its states."""
+
+_JOINED_BY: dict[str | None, Callable[[Tensor, Tensor], Tensor]] = {
+    "dim_zero_sum": torch.add,
+    "dim_zero_max": torch.maximum,
+    "dim_zero_min": torch.minimum,
+    "dim_zero_cat": lambda one, other: torch.cat([each if each.ndim else each.reshape(1) for each in (one, other)]),
+}
+"""How states of two processes become one, by the name of the function by which torchmetrics reduces them."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SAME = "Build the module as it was when they were saved."
@@ -38,7 +47,7 @@ def metric_states(module: nn.Module) -> dict[str, Any]:
         TypeError: If a state holds anything but tensors and plain values.
     """
     copies: _Copies = {}
-    metrics = {name: metric for name, metric in _metrics(module).items() if _is_updated(metric)}
+    metrics = {name: metric for name, metric in metrics_of(module).items() if _is_updated(metric)}
     states: dict[str, Any] = {name: _state_of(name, metric, copies) for name, metric in metrics.items()}
     for name, collection in _grouped_collections(module).items():
         if collection._groups_checked:
@@ -62,7 +71,7 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
     """
     for name, tracker in _trackers(module).items():
         _restore_tracker(tracker, states.get(name, {"num_steps": 0})["num_steps"])
-    metrics, collections = _metrics(module), _grouped_collections(module)
+    metrics, collections = metrics_of(module), _grouped_collections(module)
     known = metrics.keys() | collections.keys() | _trackers(module).keys()
     unknown = sorted(states.keys() - known)
     if unknown:
@@ -79,11 +88,80 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
         _restore_groups(collection, states.get(name))
 
 
+@attrs.frozen
+class JoinedStates:
+    """Metric states inside an epoch for a process that goes on for several others, or for none.
+
+    Args:
+        states: What `metric_states` gave in these processes, its own first.
+        of_first: That of the first process, of which a process without an own one takes all but the metrics' states.
+        are_merged: Whether any process goes on for several.
+    """
+
+    states: Sequence[dict[str, Any]]
+    of_first: dict[str, Any]
+    are_merged: bool
+
+    def of(self, module: nn.Module) -> dict[str, Any]:
+        """Return states for `restore_metric_states` of a module, which knows how its metrics reduce them.
+
+        Raises:
+            ValueError: If the states of a metric of several processes cannot be made one, or if those of one process
+                would count otherwise among other processes.
+        """
+        metrics = metrics_of(module)
+        for name in {**self.of_first, **{name: None for state in self.states for name in state}}:
+            if name in metrics:
+                _check_joinable(name, metrics[name], are_merged=self.are_merged)
+        joined = {name: state for name, state in self.of_first.items() if name not in metrics}
+        for states in self.states:
+            for name, state in states.items():
+                if name in metrics:
+                    known = joined.get(name)
+                    joined[name] = state if known is None else _joined(metrics[name], known, state)
+        return joined
+
+
+def _check_joinable(name: str, metric: Any, *, are_merged: bool) -> None:
+    """Raise `ValueError` if states of a metric cannot be those of other numbers of processes."""
+    reductions = getattr(metric, "_reductions", None)
+    names = ["states"] if reductions is None and are_merged else []
+    for state, reduction in (reductions or {}).items():
+        is_list = isinstance(metric._defaults[state], list)
+        kind = getattr(reduction, "__name__", None)
+        if kind not in _JOINED_BY and not is_list and (reduction is not None or are_merged):
+            names.append(state)
+    if names:
+        rule = f"that of the checkpoint, which was saved inside an epoch: {', '.join(names)} of the metric {name!r} "
+        rule += "cannot be added up over processes"
+        action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
+        raise ValueError(must_be("number of processes", rule, "another one", type(metric).__name__, action))
+
+
+def _joined(metric: Any, one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a metric with the updates of two processes."""
+
+    def join(name: str, mine: Any, its: Any) -> Any:
+        if isinstance(mine, list) or isinstance(its, list):
+            return [*(mine if isinstance(mine, list) else [mine]), *(its if isinstance(its, list) else [its])]
+        kind = getattr(getattr(metric, "_reductions", {}).get(name), "__name__", "")
+        return _JOINED_BY[kind](mine, its.to(mine.device))
+
+    states = {name: join(name, mine, other["states"][name]) for name, mine in one["states"].items()}
+    counts = {name: count + other["counts"].get(name, 0) for name, count in one["counts"].items()}
+    beside = {**other["beside_states"], **one["beside_states"]}
+    for name, fold in (("min_val", torch.minimum), ("max_val", torch.maximum)):
+        if name in one["beside_states"] and name in other["beside_states"]:
+            beside[name] = fold(beside[name], other["beside_states"][name].to(beside[name].device))
+    return {**one, "states": states, "counts": counts, "beside_states": beside}
+
+
 def _detached_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _metrics(module: nn.Module) -> dict[str, Any]:
+def metrics_of(module: nn.Module) -> dict[str, Any]:
+    """Return the metrics in a module by name; see `metric_states`."""
     return {
         name: submodule
         for name, submodule in module.named_modules()
@@ -124,16 +202,24 @@ def _is_default(state: Any, default: Any) -> bool:
 
 
 def _state_of(name: str, metric: Any, copies: _Copies) -> dict[str, Any]:
-    attributes = vars(metric)
-    of_batch = attributes.get("_forward_cache")
+    of_batch = vars(metric).get("_forward_cache")
     can_be_logged = of_batch.numel() == 1 if isinstance(of_batch, Tensor) else isinstance(of_batch, (int, float))
-    beside = {name: attributes[name] for name in _BESIDE_STATES if isinstance(attributes.get(name), Tensor)}
     return {
         "states": {state: _copied(value, f"{name}.{state}", copies) for state, value in metric.metric_state.items()},
-        "counts": {count: attributes[count] for count in _COUNTS if count in attributes},
+        "counts": counts_of(metric),
         "of_batch": _copied(of_batch, name, copies) if can_be_logged else None,  # of other uses nothing is known
-        "beside_states": _copied(beside, name, copies),
+        "beside_states": _copied(beside_states(metric), name, copies),
     }
+
+
+def counts_of(metric: Any) -> dict[str, Any]:
+    """Return the attributes of a metric that count updates."""
+    return {count: vars(metric)[count] for count in _COUNTS if count in vars(metric)}
+
+
+def beside_states(metric: Any) -> dict[str, Tensor]:
+    """Return the tensors that a metric keeps beside its states."""
+    return {name: vars(metric)[name] for name in _BESIDE_STATES if isinstance(vars(metric).get(name), Tensor)}
 
 
 def _reset(metric: Any) -> None:

@@ -144,6 +144,7 @@ SEED_WORKERS_VARIABLE = "PL_SEED_WORKERS"
 _MASK = (1 << 64) - 1
 _FINALIZER = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)  # of MurmurHash3
 _LCG_MULTIPLIER = 6364136223846793005  # Knuth's, modulo 2**64
+_GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio times 2**64
 
 
 def seed_worker(worker_id: int, rank: int | None = None) -> None:
@@ -186,12 +187,41 @@ def seed_workers(loaders: Iterable[Any], rank: int) -> None:
             loader.worker_init_fn = partial(seed_worker, rank=rank)
 
 
-def _mixed(base_seed: int, worker_id: int, rank: int, *, count: int) -> list[int]:
-    """Return seeds of 64 bits that share no pattern with those of neighbouring workers."""
-    state = (base_seed << 32) | (worker_id << 16) | rank
+def mixed_seed(*numbers: int) -> int:
+    """Return a seed of 64 bits that follows from all numbers and their order, and shares no pattern with others."""
+    seed = 0
+    for number in numbers:
+        seed = _finalized((seed + number + _GOLDEN) & _MASK)
+    return seed
+
+
+def seed_global_numbers(seed: int, device: torch.device | None = None) -> None:
+    """Seed torch's generator of the CPU, Python's, NumPy's (if imported) and that of a device, in some microseconds.
+
+    Args:
+        seed: A seed of 64 bits, as `mixed_seed` returns it; each generator gets a part or a variant of it.
+        device: A device other than the CPU; None for none.
+    """
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` asks all kinds of devices
+    random.seed(seed ^ _GOLDEN)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed >> 32)
+    if device is not None and device.type != "cpu":
+        module: Any = torch.get_device_module(device)
+        seed_device = getattr(module, "manual_seed", None) or module.manual_seed_all
+        seed_device(seed)
+
+
+def _finalized(state: int) -> int:
     for multiplier in _FINALIZER:
         state = ((state ^ (state >> 33)) * multiplier) & _MASK
-    state ^= state >> 33
+    return state ^ (state >> 33)
+
+
+def _mixed(base_seed: int, worker_id: int, rank: int, *, count: int) -> list[int]:
+    """Return seeds of 64 bits that share no pattern with those of neighbouring workers."""
+    state = _finalized((base_seed << 32) | (worker_id << 16) | rank)
     seeds = []
     for _ in range(count):
         state = (state * _LCG_MULTIPLIER + 1) & _MASK

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.dispatch.readings import ReadReceivers
     from camshaft.hooks_core.protocols import MetricSink, PendingSave, Strategy
     from camshaft.hooks_core.spec import Verb
+    from camshaft.loops.state.logical_ranks import LogicalRanks
 
 
 LOADER_HOOKS = {
@@ -27,6 +28,10 @@ LOADER_HOOKS = {
     "predict": "predict_dataloader",
 }
 """Hooks that provide the loaders of a stage if none were passed."""
+
+
+class OfRanks(list[Any]):
+    """What the logical ranks that a process plays have in a step, such as their batches, in the order of ranks."""
 
 
 @attrs.frozen
@@ -170,6 +175,7 @@ class Run:
         num_loaders: Number of loaders of the current or last evaluation.
         takes_callbacks: Whether callbacks that are added now are called: until `setup` is over.
         predictions: The predictions of this process so far, a list for each loader that gave any.
+        logical: The logical ranks that this process plays, from the verb's beginning on; None without.
     """
 
     verb: Verb
@@ -196,6 +202,7 @@ class Run:
 
     num_loaders: int = attrs.field(default=0, init=False)
     predictions: list[list[Any]] = attrs.field(factory=list, init=False)
+    logical: LogicalRanks | None = attrs.field(default=None, init=False)
     hooks: Hooks = attrs.field(init=False)
     takes_callbacks: bool = attrs.field(default=True, init=False)
     _bound: list[Any] = attrs.field(factory=list, init=False)  # the callbacks whose hooks are resolved

@@ -83,7 +83,7 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[str]:
         return
     target = Path(place)
     check_replaceable(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    durable_files.make_folder(target.parent)
     with disk_errors(target), durable_files.new_file(target) as partial:
         yield str(partial)
         check_replaceable(target)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from camshaft.hooks_core.support import remote_files
-from camshaft.hooks_core.support.durable_files import previous_of
+from camshaft.hooks_core.support.durable_files import found_at
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checkpoints import contents
 from camshaft.strategies.checkpoints.file import check_is_file, read_file
@@ -79,7 +79,7 @@ def locate(path: str | os.PathLike[str]) -> Path | str:
     if remote_files.is_url(place):
         found: Path | str | None = place if remote_files.exists(place) else None
     else:
-        found = next((candidate for candidate in (Path(place), previous_of(Path(place))) if candidate.exists()), None)
+        found = found_at(Path(place))
     if found is None:
         rule, action = "an existing checkpoint", "Check the path."
         raise FileNotFoundError(must_be("path", rule, os.fspath(path), "read_checkpoint", action))

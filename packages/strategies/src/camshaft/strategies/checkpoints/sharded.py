@@ -41,7 +41,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
-from camshaft.hooks_core.support.durable_files import flush, lock, new_partial_name, remove
+from camshaft.hooks_core.support.durable_files import flush, lock, make_folder, new_partial_name, remove
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import exists, is_url, join, local_path, size_of
 from camshaft.strategies.checkpoints import file as files
@@ -252,6 +252,7 @@ class NewLocalDirectory(filesystem.FileSystemWriter):
             return plan  # only rank 0 creates the directory
         files.check_replaceable(self._target)
         self._partial.mkdir(parents=True)
+        make_folder(self._partial.parent)
         self.opened.enter_context(lock(self._partial))
         return super().prepare_local_plan(plan)
 

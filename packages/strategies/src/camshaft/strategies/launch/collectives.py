@@ -60,6 +60,19 @@ def all_gather(value: T, group: dist.ProcessGroup) -> list[T]:
     return [from_bytes(payload) for payload in payloads]
 
 
+def gather(value: T, group: dist.ProcessGroup) -> list[T] | None:
+    """Return the values of all ranks, in their order, in the group's first rank, and None in others. Collective.
+
+    Args:
+        value: Any object that can be pickled. Tensors on an accelerator are moved to the first rank's own device.
+        group: A group with a backend for the CPU.
+    """
+    payloads: list[bytes] | None = [b""] * group.size() if group.rank() == 0 else None
+    with _noting("gather"):
+        dist.gather_object(to_bytes(value), payloads, group=group, group_dst=0)
+    return None if payloads is None else [from_bytes(payload) for payload in payloads]
+
+
 def reduce(tensor: Tensor, op: ReduceOp, group: dist.ProcessGroup | None, num_ranks: int) -> Tensor:
     """Return the reduction of all ranks' tensors, element by element, without a gradient. Collective.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -16,6 +16,9 @@ from camshaft.hooks_core.support.transfer import map_nested
 from camshaft.strategies.checks import require
 
 TRUE_DTYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64}
+SCALER_STATE = "gradient_scaler"
+"""Key of the gradient scaler's state."""
+
 _CONVERTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -76,6 +79,11 @@ class Precision:
 
     def release(self) -> None:
         """Restore the optimizers."""
+
+
+def scale_in(state: Mapping[str, Any]) -> float:
+    """Return the scale of gradients by a state that `Precision.state_dict` returned: 1 where they have none."""
+    return float(state.get(SCALER_STATE, {}).get("scale", 1.0))
 
 
 class TruePrecision(Precision):

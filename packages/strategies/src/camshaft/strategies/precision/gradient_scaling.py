@@ -15,10 +15,9 @@ from torch.optim import LBFGS, Optimizer
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.optimizer_step import replace_step, steps_with_closure
 from camshaft.strategies.checks import require
-from camshaft.strategies.precision.formats import AutocastPrecision
+from camshaft.strategies.precision.formats import SCALER_STATE, AutocastPrecision
 
 _WHERE = "ScaledPrecision"
-_STATE = "gradient_scaler"
 
 
 class ScaledPrecision(AutocastPrecision):
@@ -154,12 +153,12 @@ class ScaledPrecision(AutocastPrecision):
         """Return the scale and the number of updates without an overflow, as plain values. Wait for the device."""
         if self._has_stepped:
             self._update_scale()
-        return {_STATE: self._scaler.state_dict()}
+        return {SCALER_STATE: self._scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the scale; the state of another precision is ignored."""
-        if state.get(_STATE):
-            self._scaler.load_state_dict(state[_STATE])
+        if state.get(SCALER_STATE):
+            self._scaler.load_state_dict(state[SCALER_STATE])
 
     def release(self) -> None:
         """Restore the optimizers; keep the scale."""

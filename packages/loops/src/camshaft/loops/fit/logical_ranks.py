@@ -1,0 +1,254 @@
+"""Training on logical ranks: a step of a process is the step of each rank that it plays.
+
+A step has three parts. In each of them the ranks of a process run one after the other, under random numbers of their
+own: the batches are moved and `on_train_batch_start` is called; gradients are computed, perhaps several times (for
+several optimizers, or splits along time), each time followed by the update if its window ends; `on_train_batch_end` is
+called. So all that a hook can see of the run's position is the same on any number of processes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+import attrs
+import torch
+from torch import nn
+
+from camshaft.hooks_core import no_op
+from camshaft.hooks_core.dispatch.implementation import returns_anything
+from camshaft.hooks_core.spec import SKIP_EPOCH
+from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.optimizer_step import needs_closure
+from camshaft.loops.fit.epoch import TrainingEpoch
+from camshaft.loops.metrics.logical_ranks import LogicalMetricLog, RankMetrics
+from camshaft.loops.optimization.automatic import AutomaticOptimization
+from camshaft.loops.optimization.update import ClosureUpdate, OptimizerUpdate, loss_of, without_graph
+from camshaft.loops.state.logical_ranks import FirstRankBuffers, LogicalRanks, logical_ranks_of, take_common_numbers
+from camshaft.loops.state.run import OfRanks, Run
+
+_MEMBERS = ("logical_ranks", "enter_logical_rank", "leave_logical_ranks", "logical_gradients", "load_logical_gradients")
+
+
+def begin_logical_ranks(run: Run) -> None:
+    """Let a run know its logical ranks, before anything of it draws random numbers.
+
+    Raises:
+        TypeError: If the strategy, or the metric log, lacks what they need.
+        ValueError: If the processes cannot play them.
+    """
+    strategy: Any = run.strategy
+    count, where = strategy.num_logical_ranks, type(strategy).__qualname__
+    missing = [name for name in _MEMBERS if not hasattr(strategy, name)]
+    if missing:
+        rule = f"a strategy that can play logical ranks (missing: {', '.join(missing)})"
+        raise TypeError(must_be("strategy", rule, strategy, run.verb, "Leave `num_logical_ranks` out."))
+    if count < 1 or count & (count - 1):
+        raise ValueError(must_be("logical_ranks", "a power of two", count, where, f"Pass {1 << count.bit_length()}."))
+    if count % strategy.num_data_ranks:
+        rule = f"a number of processes that divides the logical ranks ({count})"
+        fitting = ", ".join(str(1 << power) for power in range(count.bit_length()))
+        raise ValueError(must_be("number of processes", rule, strategy.num_data_ranks, where, f"Use {fitting}."))
+    if strategy.num_data_ranks != strategy.world_size:
+        rule, action = "one with data of its own on each process, for logical ranks", "Leave out tensor parallelism."
+        raise ValueError(must_be("strategy", rule, strategy, run.verb, action))
+    if run.metrics is not None and not isinstance(run.metrics, LogicalMetricLog):
+        rule, action = "one that keeps the values of each logical rank", "Pass a `LogicalMetricLog`, or none."
+        raise TypeError(must_be("metrics", rule, run.metrics, run.verb, action))
+    run.logical = logical_ranks_of(strategy)
+    if strategy.global_rank == 0:
+        _warn_of_world_size(run)
+
+
+def share_numbers(run: Run) -> None:
+    """Let all processes have the random numbers of rank 0, and draw the run's base seed of them. Collective."""
+    assert run.logical is not None
+    take_common_numbers(run.logical, run.strategy)
+    run.logical.base_seed = int(torch.randint(2**62, ()))
+
+
+def follow_module(run: Run) -> None:
+    """Let the logged values and metrics of each rank be its own, once the module is set up.
+
+    Raises:
+        ValueError: If the module has layers whose results depend on the processes, or metrics of unknown kinds.
+    """
+    ranks, log = run.logical, run.metrics
+    assert ranks is not None
+    if any(isinstance(part, nn.SyncBatchNorm) for part in run.module.modules()):
+        rule, action = "without SyncBatchNorm, whose statistics depend on processes", "Use batch norm of each rank."
+        raise ValueError(must_be("module", rule, type(run.module).__qualname__, run.verb, action))
+    metrics = ranks.metrics = RankMetrics(run.module, ranks, run.strategy)
+    metrics.install()
+    ranks.on_enter = metrics.enter
+    if isinstance(log, LogicalMetricLog):
+        log.follow_logical_ranks(ranks, metrics, run.module)
+
+        def enter(place: int) -> None:
+            metrics.enter(place)
+            log.enter_rank(place)
+
+        ranks.on_enter = enter
+
+
+def _warn_of_world_size(run: Run) -> None:
+    """Warn of receivers whose code names the number of processes, on which results must not depend."""
+    named = []
+    for receiver in (run.module, run.data, *run.callbacks):
+        kind = type(receiver)
+        if kind.__module__.partition(".")[0] in ("camshaft", "lightning", "pytorch_lightning", "torch", "builtins"):
+            continue
+        functions = [one for one in vars(kind).values() if inspect.isfunction(one)]
+        if any(name in one.__code__.co_names for one in functions for name in ("world_size", "get_world_size")):
+            named.append(kind.__qualname__)
+    if named:
+        warn_user(
+            f"The code of {', '.join(named)} names `world_size`: with logical ranks, what it computes must not depend "
+            "on the number of processes. Use the number of logical ranks, `trainer.num_logical_ranks`."
+        )
+
+
+@attrs.define(eq=False, repr=False, slots=False)
+class LogicalEpoch(TrainingEpoch):
+    """Runs the batches of an epoch, those of several logical ranks in each step; see `TrainingEpoch`."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        run, hooks = self._run, self._run.hooks
+        assert run.logical is not None
+        self._ranks: LogicalRanks = run.logical
+        self._move_one, self._move = self._move, None
+        self._start_hook, self._end_hook = hooks.on_train_batch_start, hooks.on_train_batch_end
+        self._may_skip = any(map(returns_anything, hooks.methods("on_train_batch_start")))
+        self._buffers = FirstRankBuffers(run.module, len(self._ranks.own))
+        self._batch_start, self._batch_end = self._start_step, self._end_step
+        check_optimization(self.mode, run)
+        self.follow_mode()
+
+    def follow_mode(self) -> None:
+        """Let the mode, another one perhaps, compute the gradients of each rank."""
+        for update in self.mode._updates:  # type: ignore[attr-defined]
+            _RankGradients(update, self._run)
+
+    def run(self) -> bool:
+        """Run the epoch's batches, those of all ranks in each step. Collective.
+
+        Raises:
+            ValueError: If several optimizers accumulate gradients, of whose windows one would end in another's step.
+        """
+        mode: Any = self.mode
+        if len(mode._updates) > 1 and mode.settings.accumulate_grad_batches > 1:
+            rule, where = "1 for several optimizers, with logical ranks", type(self._run.module).__qualname__
+            value = mode.settings.accumulate_grad_batches
+            raise ValueError(must_be("accumulate_grad_batches", rule, value, where, "Leave one of both out."))
+        return super().run()
+
+    def _start_step(self, batches: OfRanks, batch_idx: int) -> Any:
+        """Move the batches and call the hook for each rank. Collective if the hook may skip the epoch."""
+        run, ranks, move, hook, buffers = self._run, self._ranks, self._move_one, self._start_hook, self._buffers
+        ranks.begin_step("train", run.epoch, batch_idx)
+        metrics, skips = run.metrics, False
+        for place, rank in ranks.each():
+            buffers.follow(place)
+            batch = batches[place]
+            if batch is None:
+                rule, action = "a batch on every logical rank", "Drop samples in the dataset or sampler instead."
+                raise RuntimeError(must_be("batch", rule, None, f"batch {batch_idx} of rank {rank}", action))
+            if move is not None:
+                batch = batches[place] = move(batch, 0)
+            if metrics is not None:
+                metrics.batch = batch
+            skips |= hook(batch, batch_idx) == SKIP_EPOCH
+        buffers.restore()
+        if self._may_skip and run.strategy.world_size > 1:
+            skips = bool(run.strategy.reduce(torch.tensor(int(skips)), "max").item())
+        return SKIP_EPOCH if skips else None
+
+    def _end_step(self, outputs: Any, batches: OfRanks, batch_idx: int) -> None:
+        """Call the hook for each rank."""
+        hook, buffers = self._end_hook, self._buffers
+        if hook is no_op:
+            self._ranks.end_part()  # or the numbers would depend on whether somebody has the hook
+            return
+        for place, _ in self._ranks.each():
+            buffers.follow(place)
+            hook(_of_place(outputs, place), batches[place], batch_idx)
+        buffers.restore()
+
+
+class _RankGradients:
+    """Computes the gradients of each logical rank where an update computes those of a batch.
+
+    Args:
+        update: The update, which calls this from now on.
+        run: The run.
+
+    Raises:
+        ValueError: If it is an update of another class than those of the loops.
+    """
+
+    def __init__(self, update: OptimizerUpdate, run: Run) -> None:
+        assert run.logical is not None
+        self._update, self._ranks, self._strategy = update, run.logical, run.strategy
+        self._add, self._module = partial(OptimizerUpdate.run, update, ends_window=False), run.module
+        of_update: Any = update
+        if type(update) is ClosureUpdate:
+            of_update.add_gradients, of_update.loss_of = self.add_gradients, self.loss_of
+        elif type(update) is OptimizerUpdate:
+            of_update.run = self.run
+        else:
+            rule, action = "that of today's protocol, with logical ranks", "Port the module, or leave them out."
+            raise ValueError(must_be("optimization", rule, update, type(run.module).__qualname__, action))
+
+    def run(self, batches: OfRanks, batch_idx: int, ends_window: bool) -> OfRanks:
+        """Run a step of all ranks, as `OptimizerUpdate.run`."""
+        outputs = self.add_gradients(batches, batch_idx)
+        if ends_window:
+            self._update.end_window(batch_idx)
+        return outputs
+
+    def add_gradients(self, batches: OfRanks, batch_idx: int, ends_window: bool = False) -> OfRanks:
+        """Compute and add the gradients of all ranks. Returns the outputs of their steps, without graphs."""
+        update, strategy, outputs = self._update, self._strategy, OfRanks()
+        hiddens = update.hiddens
+        for place, rank in self._ranks.each():
+            strategy.enter_logical_rank(rank)  # type: ignore[attr-defined]
+            update.hiddens = None if hiddens is None else hiddens[place]
+            output = self._add(batches[place], batch_idx)
+            if output is None:
+                where = f"{type(self._module).__qualname__} (logical rank {rank}, batch {batch_idx})"
+                action = "Return a loss times 0 to leave a batch out."
+                raise RuntimeError(
+                    must_be("training_step", "one that returns a loss on every rank", None, where, action)
+                )
+            outputs.append(without_graph(output))
+        strategy.leave_logical_ranks()  # type: ignore[attr-defined]
+        update.hiddens = hiddens
+        return outputs
+
+    def loss_of(self, outputs: OfRanks) -> Any:
+        """Return the loss of the first rank, which the closure of an update returns."""
+        return loss_of(outputs[0], self._module)
+
+
+def check_optimization(mode: Any, run: Run) -> None:
+    """Raise `ValueError` where the updates of a mode cannot be those of logical ranks."""
+    where = type(run.module).__qualname__
+    if not isinstance(mode, AutomaticOptimization):
+        rule, action = "True (or left out) with logical ranks", "Let the loop optimize, or leave `logical_ranks` out."
+        raise ValueError(must_be("automatic_optimization", rule, False, where, action))
+    for update in mode._updates:
+        if needs_closure(update.optimizer):
+            rule = "one that needs the loss once per update, with logical ranks"
+            raise ValueError(must_be("optimizer", rule, update.optimizer, where, "Use another, such as AdamW."))
+    if run.epoch_state:
+        rule, action = "without hooks that take the outputs of all steps, with logical ranks", "Log values instead."
+        raise ValueError(must_be("module", rule, sorted(run.epoch_state), where, action))
+
+
+def _of_place(outputs: Any, place: int) -> Any:
+    """Return what one rank's step returned, given what the mode returned: a list of several optimizers'."""
+    if type(outputs) is OfRanks:
+        return outputs[place]
+    return [_of_place(one, place) for one in outputs] if isinstance(outputs, list) else outputs

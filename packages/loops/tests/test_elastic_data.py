@@ -1,0 +1,214 @@
+"""An epoch goes on with any number of processes, and each of its samples is seen once, in the epoch's order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+import torch
+from bare_parts import make_batches, make_loader
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from simulated_worlds import Leg, in_their_order, read_chain
+from test_shared_loader import Buckets, Indices, make
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+from camshaft.loops import CombinedLoader
+from camshaft.loops.data.combined_loader import CombinationMode
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+NUM_EPOCHS = 2
+KINDS = (
+    *("sequential", "shuffled", "own generator", "weighted", "subset", "replacement", "repeated"),
+    *("seeded by epoch", "list", "stateful", "batch sampler", "buckets", "distributed", "stateful distributed"),
+)
+
+legs = st.lists(st.builds(Leg, st.integers(1, 8), st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=5)
+
+
+def loader_of(kind: str, length: int, batch_size: int, drop_last: bool, loader_class: Any, strategy: Any) -> Any:
+    if kind == "buckets":
+        return loader_class(Indices(length), batch_sampler=Buckets(RandomSampler(Indices(length))))
+    if kind in ("distributed", "stateful distributed"):
+        sampler_class = DistributedSampler if kind == "distributed" else StatefulDistributedSampler
+        sampler = sampler_class(Indices(length), strategy.world_size, strategy.global_rank, seed=3)
+        return loader_class(Indices(length), batch_size, sampler=sampler, drop_last=drop_last)
+    return make(kind, length, batch_size, drop_last, loader_class)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    kind=st.sampled_from(KINDS),
+    loader_class=st.sampled_from([DataLoader, StatefulDataLoader]),
+    length=st.integers(1, 40),
+    batch_size=st.integers(1, 4),
+    drop_last=st.booleans(),
+    chain=legs,
+)
+@example("stateful", DataLoader, 26, 2, True, [Leg(1, 9), Leg(6, 0, 1)])
+@example("shuffled", DataLoader, 40, 1, False, [Leg(1, 3), Leg(3, 2), Leg(2, 4, 1), Leg(8, 99)])
+def test_each_sample_of_an_epoch_is_read_once_whatever_worlds_it_has(
+    kind: str, loader_class: Any, length: int, batch_size: int, drop_last: bool, chain: list[Leg]
+) -> None:
+    def make_one(strategy: Any, drops: bool = drop_last) -> Any:
+        return loader_of(kind, length, batch_size, drops, loader_class, strategy)
+
+    whole = read_chain(lambda strategy: make_one(strategy, False), [Leg(1, -1)], NUM_EPOCHS)
+    epochs = read_chain(make_one, [*chain, Leg(chain[-1].num_ranks, -1)], NUM_EPOCHS)
+    for steps, expected in zip(epochs, whole, strict=True):
+        found, order = in_their_order(steps), in_their_order(expected)
+        if kind == "buckets":
+            found, order = ([batch for step in of_run for batch in step] for of_run in (steps, expected))
+        num_padding = len(found) - len(order)
+        if (kind, loader_class) == ("own generator", StatefulDataLoader):  # one process draws it at another moment
+            assert sorted(set(found)) == sorted(order[: len(found)] if num_padding >= 0 else set(found))
+            assert num_padding >= 0 or len(set(found)) == len(found)
+            continue
+        assert found[: len(order)] == order[: len(found)]
+        assert all(sample in order for sample in found), "only padding comes twice"
+        assert num_padding < 8
+        assert num_padding >= 0 or (drop_last and -num_padding < 8 * batch_size)
+
+
+def sequential(length: int, batch_size: int, **arguments: Any) -> DataLoader[int]:
+    return DataLoader(Indices(length), batch_size, **arguments)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    mode=st.sampled_from(get_args(CombinationMode)),
+    sizes=st.tuples(st.tuples(st.integers(1, 30), st.integers(1, 3)), st.tuples(st.integers(1, 30), st.integers(1, 3))),
+    chain=legs,
+)
+def test_each_of_several_loaders_goes_on_where_it_was(mode: Any, sizes: Any, chain: list[Leg]) -> None:
+    def make_one(strategy: Any) -> Any:
+        return CombinedLoader([sequential(*size) for size in sizes], mode)
+
+    for steps in read_chain(make_one, [*chain, Leg(chain[-1].num_ranks, -1)], NUM_EPOCHS):
+        of_steps = [[batch for batch in step if batch is not None] for step in steps]
+        if mode == "sequential":
+            found = in_their_order(of_steps)
+            second = found.index(0, 1) if 0 in found[1:] else len(found)
+            while len(found) - second > sizes[1][0] + 7:  # padding of the first may be a 0
+                second = found.index(0, second + 1)
+            assert set(found[:second]) == set(range(sizes[0][0])) or sizes[0][0] == 1
+            assert set(found) == set(range(max(size for size, _ in sizes)))
+            continue
+        of_loaders = []
+        for place, (length, _) in enumerate(sizes):
+            batches = [[batch[place] for batch in step if batch[place] is not None] for step in of_steps]
+            found = in_their_order([step for step in batches if step])
+            assert found[:length] == list(range(min(length, len(found))))
+            of_loaders.append(len(found) >= length)
+        assert any(of_loaders) if mode == "min_size" else all(of_loaders)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    length=st.integers(8, 60),
+    batch_size=st.integers(1, 3),
+    limit=st.integers(1, 6),
+    first=st.integers(1, 4),
+    chain=legs,
+)
+def test_a_limit_leaves_out_the_same_samples_of_an_epoch_that_other_processes_end(
+    length: int, batch_size: int, limit: int, first: int, chain: list[Leg]
+) -> None:
+    """Of a limited epoch the samples are those of the world in which it began."""
+    chain = [Leg(first, min(limit - 1, 2)), *chain]
+    steps = read_chain(lambda _: sequential(length, batch_size), [*chain, Leg(1, -1)], 1, limit)[0]
+    found, num_expected = in_their_order(steps), min(length, limit * batch_size * first)
+    if limit > 1:
+        assert found[:num_expected] == list(range(num_expected))
+        assert set(found) == set(range(num_expected))
+
+
+@pytest.mark.parametrize("chain", [[Leg(1, 3), Leg(3, 1, 1), Leg(2, 1), Leg(2, -1)], [Leg(3, 3), Leg(2, -1)]])
+def test_workers_read_what_the_process_itself_would_read(chain: list[Leg]) -> None:
+    """Also in the next epoch, although they have read the sampler to its end when the checkpoint was saved."""
+
+    def run(num_workers: int) -> Any:
+        def make_one(_: Any) -> Any:
+            generator = torch.Generator().manual_seed(1)
+            return sequential(23, 2, num_workers=num_workers, shuffle=True, generator=generator)
+
+        return read_chain(make_one, chain, 2)
+
+    assert run(2) == run(0)
+
+
+class Lazy(Sampler[int]):
+    """Draws as it goes from the numbers that everything else draws from."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[int]:
+        left = list(range(12))
+        while left:
+            yield left.pop(random.randrange(len(left)))
+
+
+class OfEach(DistributedSampler[int]):
+    """Gives each process a part of its own drawing."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(12)[self.rank :: self.num_replicas].tolist())
+
+
+class InBlocks(DistributedSampler[int]):
+    """Gives each process a block."""
+
+    def __iter__(self) -> Iterator[int]:
+        each = 12 // self.num_replicas
+        return iter(range(self.rank * each, (self.rank + 1) * each))
+
+
+@pytest.mark.parametrize(
+    ("make_sampler", "then", "now"),
+    [
+        (lambda _: Lazy(), 1, 2),
+        (lambda of: OfEach(Indices(12), of.world_size, of.global_rank), 2, 3),
+        (lambda of: InBlocks(Indices(12), of.world_size, of.global_rank), 2, 3),
+        (lambda of: InBlocks(Indices(12), of.world_size, of.global_rank), 3, 1),
+        (lambda of: RandomSampler(Indices(12)) if of.world_size == 1 else SequentialSampler(Indices(12)), 1, 2),
+        (lambda of: range(12 if of.world_size == 1 else 14), 1, 2),
+    ],
+)
+def test_an_order_that_cannot_be_known_or_is_another_one_is_refused(make_sampler: Any, then: int, now: int) -> None:
+    def make_one(strategy: Any) -> Any:
+        return DataLoader(Indices(20), 1, sampler=make_sampler(strategy))
+
+    with pytest.raises(ValueError, match=r"`sampler` must be .* in fit\. Use as many processes as then, or resume"):
+        read_chain(make_one, [Leg(then, 2), Leg(now, -1)], 1)
+
+
+def test_data_of_each_process_is_not_shared_out_anew() -> None:
+    def make_one(strategy: Any) -> Any:
+        return CombinedLoader([sequential(12, 2), make_loader("sized", make_batches(6))])
+
+    with pytest.raises(ValueError, match=r"`number of processes` must be that of the checkpoint \(1\).*\(Sized\)"):
+        read_chain(make_one, [Leg(1, 2), Leg(2, -1)], 1, stateless="fast_forward")
+
+
+def test_a_dataset_with_a_state_of_its_own_is_not_shared_out_anew() -> None:
+    class Counting(Indices):
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    with pytest.raises(ValueError, match=r"`number of processes` must be that of the checkpoint"):
+        read_chain(lambda _: DataLoader(Counting(12), 2), [Leg(1, 2), Leg(2, -1)], 1)
+
+
+def test_a_stateful_loader_whose_sampler_has_no_state_goes_on_with_its_order() -> None:
+    def make_one(_: Any) -> Any:
+        return StatefulDataLoader(Indices(20), 2, sampler=RandomSampler(Indices(20)))
+
+    assert read_chain(make_one, [Leg(1, 4), Leg(1, -1)], 1) == read_chain(make_one, [Leg(1, -1)], 1)

@@ -1,0 +1,92 @@
+"""A stream that can share its state anew goes on inside an epoch with any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from simulated_worlds import Leg, in_their_order, read_chain
+from torch.utils.data import DataLoader, IterableDataset
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+LENGTH = 24
+
+
+class Sharing(IterableDataset[int]):
+    """Gives each process every so-many-th sample from a place on that all have alike, and as many to each."""
+
+    def __init__(self, strategy: Any) -> None:
+        self.rank, self.num_ranks, self.first, self.loaded = strategy.global_rank, strategy.world_size, 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.first, self.loaded = self.loaded, 0
+        end = self.first - (self.first - LENGTH) // self.num_ranks * self.num_ranks
+        yield from (place % LENGTH for place in range(self.first + self.rank, end, self.num_ranks))
+
+    def shared_state(self, num_items: int) -> Any:
+        return {"place": self.first + num_items}
+
+    def load_shared_state(self, state: Any) -> None:
+        self.loaded = state["place"]
+
+
+class OfStreaming(IterableDataset[int]):
+    """The same with the methods of MosaicML's datasets."""
+
+    def __init__(self, strategy: Any) -> None:
+        self.inner = Sharing(strategy)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.inner)
+
+    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
+        assert not from_beginning
+        return {"sample_in_epoch": self.inner.first + num_samples}
+
+    def load_state_dict(self, obj: dict[str, Any]) -> None:
+        self.inner.loaded = obj["sample_in_epoch"]
+
+
+class StreamingLoader(DataLoader[int]):
+    """A loader with a state of its own, as MosaicML's has it."""
+
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("kind", [Sharing, OfStreaming])
+@pytest.mark.parametrize(
+    "chain", [[Leg(1, 5), Leg(3, -1)], [Leg(3, 2, 1), Leg(2, 1), Leg(1, -1)], [Leg(2, 3), Leg(4, -1)]]
+)
+def test_each_sample_of_a_shareable_stream_is_read_once_in_its_order(kind: Any, chain: list[Leg]) -> None:
+    loader_class = StreamingLoader if kind is OfStreaming else DataLoader
+    epochs = read_chain(lambda strategy: loader_class(kind(strategy), 2), chain, 2, in_threads=True)
+    for steps in epochs:
+        found = in_their_order(steps)
+        assert found[:LENGTH] == list(range(LENGTH)) and len(found) < LENGTH + 4
+
+
+def test_any_other_stream_is_refused_with_what_to_do() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(LENGTH))
+
+    def make(_: Any) -> Any:
+        return DataLoader(Stream(), 2)
+
+    with pytest.raises(ValueError, match=r"`number of processes` must be .*\(1\).*`shared_state`"):
+        read_chain(make, [Leg(1, 3), Leg(2, -1)], 1, stateless="fast_forward", in_threads=True)
+
+
+def test_as_many_processes_go_on_with_a_shareable_stream_that_has_no_other_state() -> None:
+    chain = [Leg(2, 3), Leg(2, 1), Leg(2, -1)]
+    [steps] = read_chain(lambda strategy: DataLoader(Sharing(strategy), 2), chain, 1, in_threads=True)
+    assert in_their_order(steps) == list(range(LENGTH))

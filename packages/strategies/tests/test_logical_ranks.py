@@ -1,0 +1,399 @@
+"""Logical ranks: the same bits on any number of processes. Run as a script by several, this file trains the cases."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from launching import report, run_ranks
+from logical_reference import CASES, NUM_RANKS, Gan, batch_of, digest, train, train_by_hand, tree_sum
+from torch import Tensor, nn
+
+from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy, tree_reduce
+from camshaft.strategies.logical_ranks import LogicalRanks
+
+RESUMED = ["transformer, accumulating and clipping", "batch normalisation, accumulating", "branches, accumulating"]
+# the others have a precision of their own, or gradients that begin as zeros
+BY_HAND = [name for name, case in CASES.items() if "precision" not in case.arguments and not case.zeros]
+
+
+@functools.cache
+def digests(num_processes: int, num_ranks: int) -> dict[str, Any]:
+    """Return what the first process found, by case. Others must have found the same, buffers apart."""
+    found = run_ranks(Path(__file__), num_processes, args=["train", num_ranks]).succeeded().named
+    assert all(one["all"] == found[0]["all"] for one in found)
+    return found[0]
+
+
+@functools.cache
+def of_one_process(name: str, num_ranks: int = NUM_RANKS) -> dict[str, Any]:
+    case = CASES[name]
+    arguments = {key: value for key, value in case.arguments.items() if key == "precision"}
+    return train(SingleDeviceStrategy("cpu", logical_ranks=num_ranks, **arguments), case)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_one_process_trains_as_by_hand(name: str) -> None:
+    expected, found = train_by_hand(CASES[name]), of_one_process(name)
+    assert digest(expected) == digest({key: found[key] for key in expected})
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("num_processes", [2, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_any_number_of_processes_has_the_same_bits(num_processes: int, name: str) -> None:
+    assert digests(num_processes, NUM_RANKS)[name] == digest(of_one_process(name))
+
+
+@pytest.mark.processes
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", RESUMED)
+def test_eight_processes_have_the_same_bits(name: str) -> None:
+    assert digests(8, 8)[name] == digest(of_one_process(name, 8))
+
+
+def test_one_process_of_data_parallelism_has_the_same_bits() -> None:
+    strategy = DDPStrategy(accelerator="cpu", devices=1, logical_ranks=NUM_RANKS)
+    strategy.connect()
+    name = "batch normalisation, accumulating"
+    assert digest(train(strategy, CASES[name])) == digest(of_one_process(name))
+
+
+@pytest.mark.processes
+def test_an_open_window_goes_on_on_other_numbers_of_processes(tmp_path: Path) -> None:
+    for num_processes, until in ((1, 2), (4, 7), (1, 8), (2, 12)):
+        for name in RESUMED if num_processes == 1 else []:
+            case, file = CASES[name], tmp_path / name
+            begin = torch.load(file) if file.exists() else None
+            state = train(SingleDeviceStrategy("cpu", logical_ranks=NUM_RANKS), case, begin, until)
+            assert list(state["open"]) == list(range(NUM_RANKS))
+            torch.save(state, file)
+        if num_processes > 1:
+            run_ranks(Path(__file__), num_processes, args=["continue", NUM_RANKS, tmp_path, until]).succeeded()
+    for name in RESUMED:
+        assert digest(torch.load(tmp_path / name)) == digest(of_one_process(name))
+
+
+def train_gan(strategy: Any) -> list[Tensor]:
+    torch.manual_seed(1)
+    module = Gan()
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for optimizer in module.optimizers]
+
+    def training_step(batch: Tensor) -> Tensor:
+        losses = []
+        for optimizer, loss in module.losses(batch):
+            optimizer.zero_grad()
+            strategy.backward(loss)
+            strategy.clip_gradients(optimizer, 0.1, "norm")
+            strategy.optimizer_step(optimizer)
+            losses.append(loss.detach())
+        strategy.together("schedulers", lambda: [scheduler.step() for scheduler in schedulers])
+        return torch.stack(losses)
+
+    step = strategy.wrap_step(training_step)
+    strategy.setup_module(module)
+    strategy.setup_optimizers(module.optimizers)
+    for batch_idx in range(3):
+        outputs = strategy.play_logical_ranks(lambda rank: step(batch_of(rank, batch_idx)))  # noqa: B023
+    strategy.teardown()
+    assert len(outputs) == len(strategy.logical_ranks)
+    return [parameter.detach() for parameter in module.parameters()]
+
+
+def train_gan_by_hand(num_ranks: int) -> list[Tensor]:
+    """Train a copy of the module for each logical rank, step by step together."""
+    torch.manual_seed(1)
+    modules = [Gan()]
+    schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) for optimizer in modules[0].optimizers]
+    modules += [copy.deepcopy(modules[0]) for _ in range(num_ranks - 1)]
+    for batch_idx in range(3):
+        steps = []
+        states: list[Tensor] = []
+        for rank, module in enumerate(modules):
+            steps.append(module.losses(batch_of(rank, batch_idx)))
+            states.append(torch.get_rng_state())
+        for idx in range(2):
+            gradients = []
+            for rank, step in enumerate(steps):
+                torch.set_rng_state(states[rank])
+                optimizer, loss = next(step)
+                states[rank] = torch.get_rng_state()
+                optimizer.zero_grad()
+                loss.backward()
+                own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+                gradients.append([parameter.grad for parameter in own])
+            means = tree_reduce(gradients, op="mean")
+            for module in modules:
+                optimizer = module.optimizers[idx]
+                optimizer.param_groups[0]["lr"] = modules[0].optimizers[idx].param_groups[0]["lr"]
+                own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+                for parameter, mean in zip(own, means, strict=True):
+                    parameter.grad = mean.clone()
+                nn.utils.clip_grad_norm_(own, 0.1)
+                optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    return [parameter.detach() for parameter in modules[0].parameters()]
+
+
+def test_steps_that_update_by_themselves_take_turns_in_one_process() -> None:
+    found = train_gan(SingleDeviceStrategy("cpu", logical_ranks=NUM_RANKS))
+    assert digest(found) == digest(train_gan_by_hand(NUM_RANKS))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("num_processes", [2, 4])
+def test_steps_that_update_by_themselves_average_along_the_tree(num_processes: int) -> None:
+    found = run_ranks(Path(__file__), num_processes, args=["gan", NUM_RANKS]).succeeded().named
+    assert [one["gan"] for one in found] == [digest(train_gan_by_hand(NUM_RANKS))] * num_processes
+
+
+def playing(module: nn.Module, **arguments: Any) -> tuple[SingleDeviceStrategy, torch.optim.SGD]:
+    strategy = SingleDeviceStrategy("cpu", logical_ranks=2, **arguments)
+    strategy.setup_module(module)
+    (optimizer,) = strategy.setup_optimizers([torch.optim.SGD(module.parameters(), lr=0.5)])
+    return strategy, optimizer
+
+
+def test_each_step_finds_what_it_left_itself() -> None:
+    module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1, affine=False))
+    nn.init.ones_(module[0].weight)
+    strategy, optimizer = playing(module)
+    switches: list[int] = []
+    found: dict[int, list[Any]] = {0: [], 1: []}
+
+    def step(rank: int) -> int:
+        torch.manual_seed(rank)
+        module[1].running_mean.fill_(rank + 1)
+        module[0].weight.requires_grad_(rank == 0)
+        module[0].weight.requires_grad_()
+        if rank == 1:
+            torch.set_default_dtype(torch.float64)
+        strategy.backward((module[0].weight * (rank + 1)).sum())
+        found[rank] += [module[1].running_mean.item(), torch.initial_seed(), torch.get_default_dtype()]
+        module[0].weight.grad.mul_(2)  # as who clips by hand
+        optimizer.step()
+        optimizer.zero_grad()
+        found[rank] += [module[0].weight.item(), module[1].running_mean.item()]
+        torch.set_default_dtype(torch.float32)
+        return rank
+
+    assert strategy.play_logical_ranks(step, switches.append) == [0, 1]
+    assert found == {0: [1, 0, torch.float32, -0.5, 1], 1: [2, 1, torch.float64, -0.5, 2]}
+    assert switches == [0, 1, 0, 1, 0, 1, 0]
+    assert module[1].running_mean.item() == 1
+    assert strategy.logical_rank is None
+
+
+def test_a_window_that_steps_leave_open_is_each_ones_own() -> None:
+    module = nn.Linear(1, 1, bias=False)
+    strategy, optimizer = playing(module)
+
+    def step(rank: int, is_last: bool) -> None:
+        strategy.set_gradient_sync(is_last)
+        strategy.backward((module.weight * (rank + 1)).sum())
+        strategy.set_gradient_sync(True)
+        if is_last:
+            optimizer.step()
+
+    before = module.weight.item()
+    strategy.play_logical_ranks(lambda rank: step(rank, False))
+    assert {rank: one["weight"].item() for rank, one in strategy.logical_gradients().items()} == {0: 1, 1: 2}
+    strategy.play_logical_ranks(lambda rank: step(rank, True))
+    assert module.weight.item() == before - 0.5 * 3
+    assert strategy.logical_gradients() == {}
+
+
+def test_steps_that_update_in_other_orders_are_refused() -> None:
+    module = nn.Linear(1, 1)
+    strategy, optimizer = playing(module)
+
+    def step(rank: int) -> None:
+        strategy.backward(module.weight.sum())
+        if rank == 0:
+            optimizer.step()
+
+    with pytest.raises(
+        RuntimeError, match=r"`updates` must be the same on all logical ranks, in the same order, but got"
+    ):
+        strategy.play_logical_ranks(step)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_what_a_step_raises_is_raised(failing: int) -> None:
+    module = nn.Linear(1, 1)
+    strategy, _ = playing(module)
+
+    def step(rank: int) -> None:
+        strategy.backward(module.weight.sum())
+        if rank == failing:
+            raise LookupError("of a step")
+        strategy.backward(module.weight.sum())
+
+    with pytest.raises(LookupError, match="of a step"):
+        strategy.play_logical_ranks(step)
+    assert threading.active_count() == 1
+
+
+def test_an_update_before_all_have_computed_is_refused() -> None:
+    module = nn.Linear(1, 1)
+    strategy, optimizer = playing(module)
+    strategy.enter_logical_rank(0)
+    strategy.backward(module.weight.sum())
+    with pytest.raises(RuntimeError, match=r"`optimizer\.step` must be called after `leave_logical_ranks`, but got"):
+        optimizer.step()
+    strategy.teardown()
+    optimizer.step()
+
+
+def test_a_scale_that_each_update_changes_is_refused() -> None:
+    strategy, _ = playing(nn.Linear(1, 1), precision="16-mixed")
+    with pytest.raises(
+        ValueError, match="`precision` must be another than '16-mixed' where steps update by themselves"
+    ):
+        strategy.play_logical_ranks(lambda rank: None)
+
+
+@pytest.mark.parametrize("number", [0, 3, 12, -2, True, 2.0])
+def test_other_numbers_than_powers_of_two_are_refused(number: Any) -> None:
+    with pytest.raises(ValueError, match="`logical_ranks` must be a power of two, but got"):
+        SingleDeviceStrategy("cpu", logical_ranks=number)
+
+
+def test_a_number_that_processes_do_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.raises(
+        ValueError, match=r"`logical_ranks` must be a multiple of the number of processes \(4\), but got 2"
+    ):
+        DDPStrategy(accelerator="cpu", logical_ranks=2)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"comm_hook": lambda state, bucket: None}, {"static_graph": True}, {"broadcast_buffers": False}]
+)
+def test_arguments_that_contradict_logical_ranks_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"`{next(iter(arguments))}` must be left out with logical_ranks, but got"):
+        DDPStrategy(accelerator="cpu", logical_ranks=2, **arguments)
+
+
+def test_sharded_gradients_are_refused() -> None:
+    with pytest.raises(ValueError, match="`logical_ranks` must be None: sharded gradients are not summed along a tree"):
+        ShardedStrategy(accelerator="cpu", logical_ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("module", "rule"),
+    [
+        (nn.Sequential(nn.SyncBatchNorm(3)), "without SyncBatchNorm"),
+        (nn.Sequential(nn.Embedding(3, 2, sparse=True)), "without sparse gradients"),
+    ],
+)
+def test_modules_that_depend_on_processes_are_refused(module: nn.Module, rule: str) -> None:
+    with pytest.raises(ValueError, match=f"`module` must be {rule}"):
+        SingleDeviceStrategy("cpu", logical_ranks=2).setup_module(module)
+
+
+def test_logical_ranks_are_entered_in_their_order_and_differentiate_once() -> None:
+    strategy = SingleDeviceStrategy("cpu", logical_ranks=4)
+    module = nn.Linear(1, 1)
+    strategy.setup_module(module)
+    assert (strategy.num_logical_ranks, strategy.logical_ranks, strategy.logical_rank) == (4, range(4), None)
+    with pytest.raises(RuntimeError, match=r"`backward` must be called once for each logical rank, after `enter_"):
+        strategy.backward(module(torch.ones(1)).sum())
+    for index in (1, 4):
+        with pytest.raises(RuntimeError, match=r"`index` must be one of \[0, 1, 2, 3\], in their order, but got"):
+            strategy.enter_logical_rank(index)
+    for index in range(4):
+        strategy.enter_logical_rank(index)
+        assert strategy.logical_rank == index
+        strategy.backward(module(torch.ones(1)).sum() * index)
+    with pytest.raises(RuntimeError, match="`backward` must be called once for each logical rank"):
+        strategy.backward(module(torch.ones(1)).sum())
+    strategy.leave_logical_ranks()
+    assert strategy.logical_rank is None
+    assert module.weight.grad.item() == (0 + 1 + 2 + 3) / 4  # type: ignore[union-attr]
+
+
+def test_the_last_of_a_process_takes_the_others_along_to_other_processes() -> None:
+    ranks, module = LogicalRanks(8, 1, 2, "DDPStrategy", list), nn.Linear(1, 1)
+    ranks.begin(module)
+    assert ranks.ranks == range(4, 8)
+    values = [torch.tensor([[0.1 * 3**index]]) for index in range(4)]
+    for index, value in enumerate(values):
+        ranks.enter(4 + index)
+        if index < 3:  # the last one's would communicate
+            ranks.backward(module(value), Tensor.backward)
+    views = [torch.zeros(1), values[3].clone()]
+    ranks.merge([module.bias, module.weight], views)
+    assert views[0].item() == 3  # its own is missing
+    assert torch.equal(views[1], tree_sum(values))
+
+
+def test_a_step_that_is_begun_anew_forgets_the_one_before() -> None:
+    strategy = SingleDeviceStrategy("cpu", logical_ranks=2)
+    module = nn.Linear(1, 1)
+    strategy.setup_module(module)
+    for ranks in ((0, 1), (0,), (0, 1)):
+        for index in ranks:
+            strategy.enter_logical_rank(index)
+            if index == 0:
+                module.zero_grad()
+            strategy.backward(module(torch.ones(1)).sum())
+    strategy.leave_logical_ranks()
+    assert module.weight.grad.item() == 1  # type: ignore[union-attr]
+
+
+def test_gradients_that_are_kept_belong_to_each_logical_rank() -> None:
+    strategy = SingleDeviceStrategy("cpu", logical_ranks=4)
+    module = nn.Linear(1, 1)
+    strategy.setup_module(module)
+    for _ in range(2):
+        for index in range(4):
+            strategy.enter_logical_rank(index)
+            strategy.backward(module(torch.ones(1)).sum())
+        strategy.leave_logical_ranks()
+    assert module.weight.grad.item() == 2  # type: ignore[union-attr]
+
+
+def test_a_strategy_without_logical_ranks_has_its_own_rank_alone() -> None:
+    strategy = SingleDeviceStrategy("cpu")
+    assert (strategy.num_logical_ranks, strategy.logical_ranks, strategy.logical_rank) == (None, range(1), None)
+    with pytest.raises(RuntimeError, match="`logical_ranks` must be the number of logical ranks, but got None"):
+        strategy.enter_logical_rank(0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    what, num_ranks, *rest = sys.argv[1:]
+    of_all = []
+    if what == "gan":
+        strategy = DDPStrategy(
+            accelerator="cpu", logical_ranks=int(num_ranks), find_unused_parameters=True, timeout=120
+        )
+        strategy.connect()
+        report("gan", digest(train_gan(strategy)))
+        sys.exit()
+    for name in CASES if what == "train" and num_ranks != "8" else RESUMED:
+        case = CASES[name]
+        strategy = DDPStrategy(accelerator="cpu", logical_ranks=int(num_ranks), timeout=120, **case.arguments)
+        strategy.connect()
+        if what == "train":
+            state = train(strategy, case)
+            report(name, digest(state))
+            of_all.append(digest([state["optimizer"], state["gradients"]]))
+        else:
+            file = Path(rest[0], name)
+            state = train(strategy, case, torch.load(file), int(rest[1]))
+            strategy.barrier()
+            if strategy.global_rank == 0:
+                torch.save(state, file)
+    report("all", of_all)

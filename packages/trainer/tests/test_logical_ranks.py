@@ -1,0 +1,91 @@
+"""A trainer on logical ranks: what hooks see of them, and what it does not do with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from camshaft.callbacks import LearningRateFinder
+from camshaft.hooks_core import Callback
+from camshaft.trainer import Trainer, TrainingModule
+
+pytestmark = [pytest.mark.new_feature("strategies"), pytest.mark.filterwarnings("ignore::UserWarning")]
+
+
+class Model(TrainingModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.lr = 0.1
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.layer(batch[0]).square().mean()
+        self.log("seen", float(self.trainer.logical_rank), on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_rank", float(self.trainer.logical_rank))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+def loader() -> Any:
+    return DataLoader(TensorDataset(torch.randn(16, 2)), batch_size=2)
+
+
+def trainer(**arguments: Any) -> Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return Trainer(accelerator="cpu", max_epochs=1, logical_ranks=4, **{**quiet, **arguments})
+
+
+def test_hooks_know_their_rank_and_values_are_of_all_or_of_the_first() -> None:
+    seen: list[int | None] = []
+
+    class Noting(Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+            seen.append(trainer.logical_rank)
+
+        def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+            seen.append(trainer.logical_rank)
+
+    fitted = trainer(callbacks=[Noting()])
+    fitted.fit(Model(), loader(), loader())
+    assert seen == [0, 1, 2, 3, None, 0, 1, 2, 3, None]
+    assert fitted.num_training_batches == 2 and fitted.num_val_batches == [2] and fitted.global_step == 2
+    values = {name: value.item() for name, value in fitted.callback_metrics.items()}
+    assert values == {"seen": 1.5, "seen_epoch": 1.5, "seen_step": 0.0, "val_rank": 1.5}
+    assert fitted.num_logical_ranks == 4 and fitted.logical_rank is None
+
+
+def test_evaluation_and_prediction_count_each_sample_once() -> None:
+    model, evaluated = Model(), trainer()
+    assert evaluated.validate(model, loader(), verbose=False) == [{"val_rank": 1.5}]
+    model.predict_step = lambda batch, batch_idx: batch[0]  # type: ignore[method-assign]
+    data = loader()
+    assert torch.equal(torch.cat(evaluated.predict(model, data)), data.dataset.tensors[0])
+
+
+def test_trials_of_callbacks_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="`trial` must be used without logical ranks"):
+        trainer(callbacks=[LearningRateFinder()]).fit(Model(), loader())
+
+
+def test_a_hook_that_draws_nothing_changes_no_random_number() -> None:
+    class Idle(Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None: ...
+
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None: ...
+
+    def trained(*callbacks: Callback) -> torch.Tensor:
+        torch.manual_seed(1)
+        model = Model()
+        data = DataLoader(TensorDataset(torch.randn(16, 2)), batch_size=2, shuffle=True)
+        trainer(max_epochs=3, callbacks=[*callbacks]).fit(model, data)
+        return model.layer.weight
+
+    assert torch.equal(trained(), trained(Idle()))
