@@ -39,8 +39,8 @@ def loader() -> Any:
 
 
 def trainer(**arguments: Any) -> Trainer:
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    return Trainer(accelerator="cpu", max_epochs=1, logical_ranks=4, **{**quiet, **arguments})
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return Trainer(accelerator="cpu", logical_ranks=4, **{"max_epochs": 1, **quiet, **arguments})
 
 
 def test_hooks_know_their_rank_and_values_are_of_all_or_of_the_first() -> None:
