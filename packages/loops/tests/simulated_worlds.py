@@ -16,9 +16,9 @@ import torch
 from bare_ranks import on_ranks
 from ranks_in_turn import TapedStrategy, in_turn, seed_all
 
-from camshaft.loops.data.fit_data import TrainingBatches
 from camshaft.loops.data.loaders import leaves_of, set_epoch
 from camshaft.loops.data.shared_loader import share_out
+from camshaft.loops.data.training_batches import TrainingBatches
 from camshaft.loops.state.random_state import generators_of, random_state, restore_random_state
 
 MakeLoader = Callable[[TapedStrategy], Any]

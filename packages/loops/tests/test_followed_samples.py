@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from camshaft.loops.data.combined_loader import CombinedLoader
-from camshaft.loops.data.fit_data import TrainingBatches
+from camshaft.loops.data.training_batches import TrainingBatches
 
 
 class Places(Dataset[int]):

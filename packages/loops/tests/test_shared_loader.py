@@ -29,9 +29,9 @@ from torch.utils.data import (
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from camshaft.loops import CombinedLoader
-from camshaft.loops.data.fit_data import TrainingBatches
 from camshaft.loops.data.loaders import in_order, leaves_of, numbered, set_epoch
 from camshaft.loops.data.shared_loader import count_share, prepare_orders, share_out, shared_samplers
+from camshaft.loops.data.training_batches import TrainingBatches
 
 
 class Indices(Dataset[int]):

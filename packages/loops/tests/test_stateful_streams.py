@@ -12,8 +12,8 @@ from bare_ranks import ThreadedStrategy, on_ranks
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from camshaft.loops.data.fit_data import TrainingBatches
 from camshaft.loops.data.stateful_streams import checksum, resumes_exactly
+from camshaft.loops.data.training_batches import TrainingBatches
 
 NUM_BATCHES = 6
 

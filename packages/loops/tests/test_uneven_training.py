@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from resumable_data import Own
 
 from camshaft.loops import CombinedLoader
-from camshaft.loops.data.fit_data import FitData, LoaderSettings, TrainingBatches
+from camshaft.loops.data.fit_data import FitData, LoaderSettings
+from camshaft.loops.data.training_batches import TrainingBatches
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

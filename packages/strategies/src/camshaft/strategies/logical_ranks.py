@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,11 +12,6 @@ from torch import Tensor, nn
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 from camshaft.strategies.tree import PartialSums, Tensors, add_right, check_power_of_two, reduce_over_processes, world
-
-if TYPE_CHECKING:
-    from camshaft.strategies.turns import Turns
-
-T = TypeVar("T")
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"
 _Buffers = list[tuple[dict[str, Tensor | None], str, Tensor | None, Tensor | None]]
@@ -40,7 +35,7 @@ class LogicalRanks:
         number: K.
         ranks: The indices of this process's logical ranks.
         index: The one that is being computed; None outside of steps.
-        turns: What runs steps of several that update by themselves; None outside of such steps.
+        turns: The `Turns` of steps of several that update by themselves; None outside of such steps.
         module: The module that was set up.
         parameters: Its parameters when the window began.
         syncs: Whether the microbatches that follow end their accumulation window.
@@ -70,7 +65,7 @@ class LogicalRanks:
         self.ranks = range(rank * num_own, (rank + 1) * num_own)
         self._broadcast = broadcast
         self.index: int | None = None
-        self.turns: Turns | None = None
+        self.turns: Any = None
         self.syncs = True
         self.module: nn.Module = nn.Module()
         self._forget()
@@ -172,25 +167,21 @@ class LogicalRanks:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
 
-    def take_turns(self, step: Callable[[int], T], switch: Callable[[int], None], device: torch.device) -> list[T]:
-        """Run a step that updates by itself for each of several logical ranks; see `Turns`. Collective.
+    def take_turns(self, turns: Any) -> list[Any]:
+        """Run a step that updates by itself for each of several logical ranks. Collective.
 
         Args:
-            step: Runs the step of one, given its index.
-            switch: Called with the index of the logical rank that goes on.
-            device: The strategy's device.
+            turns: Their steps, as `Turns`.
 
         Returns:
             What the steps return.
         """
-        from camshaft.strategies.turns import Turns  # few modules update by themselves
-
         self.enter(self.ranks.start)
         windows, self._windows = self._windows, {}
-        self.turns = Turns(self, step, switch, device)
+        self.turns = turns
         try:
-            outputs = self.turns.run([windows.get(index) for index in self.ranks])
-            local = self.turns.local_gradients()
+            outputs: list[Any] = turns.run([windows.get(index) for index in self.ranks])
+            local = turns.local_gradients()
             self._windows = dict(zip(self.ranks[1:], local[1:], strict=False))
             self._is_fresh = not local
         finally:

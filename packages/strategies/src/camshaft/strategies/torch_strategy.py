@@ -160,7 +160,9 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
                 rule, where = "another than '16-mixed' where steps update by themselves", type(self).__qualname__
                 action = "Use 'bf16-mixed', or as many processes as logical ranks."
                 raise ValueError(must_be("precision", rule, self.precision.name, where, action))
-            return logical.take_turns(step, go_on, self.device)
+            from camshaft.strategies.turns import Turns  # few modules update by themselves
+
+            return logical.take_turns(Turns(logical, step, go_on, self.device))
         self.enter_logical_rank(logical.ranks.start)
         go_on(logical.ranks.start)
         outputs = [step(logical.ranks.start)]

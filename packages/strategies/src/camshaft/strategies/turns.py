@@ -184,7 +184,7 @@ class _AbandonedError(BaseException):
 
 
 class _State:
-    """What a step may change without the others seeing it, as it is now."""
+    """State that a step may change without the others seeing it, as it is now."""
 
     def __init__(self, ranks: LogicalRanks, device: torch.device) -> None:
         self._ranks, self._device = ranks, device

@@ -21,15 +21,16 @@ from camshaft.loops.data.combined_loader import (
     order_of,
     samplers_of,
 )
-from camshaft.loops.data.fit_data import Numbered, TrainingBatches
 from camshaft.loops.data.loaders import count_batches
 from camshaft.loops.data.samplers import checksum_of, stateful_samplers
 from camshaft.loops.data.shared_loader import shares_by_itself
+from camshaft.loops.data.training_batches import Numbered, TrainingBatches
 from camshaft.loops.state.logical_ranks import (
     FirstRankBuffers,
     LogicalRanks,
     take_common_numbers,
 )
+from camshaft.loops.state.of_ranks import OfRanks
 from camshaft.loops.state.progress import Counters
 from camshaft.loops.state.random_state import (
     generators_of,
@@ -37,7 +38,7 @@ from camshaft.loops.state.random_state import (
     restore_random_state,
     seed_global_numbers,
 )
-from camshaft.loops.state.run import OfRanks, Run
+from camshaft.loops.state.run import Run
 
 _Fetch = tuple[int, Any]
 """The seed under which a batch is made, and the index or indices of its samples."""

@@ -26,7 +26,8 @@ from camshaft.loops.metrics.logical_ranks import LogicalMetricLog, RankMetrics
 from camshaft.loops.optimization.automatic import AutomaticOptimization
 from camshaft.loops.optimization.update import ClosureUpdate, OptimizerUpdate, loss_of, without_graph
 from camshaft.loops.state.logical_ranks import FirstRankBuffers, LogicalRanks, logical_ranks_of, take_common_numbers
-from camshaft.loops.state.run import OfRanks, Run
+from camshaft.loops.state.of_ranks import OfRanks
+from camshaft.loops.state.run import Run
 
 _MEMBERS = ("logical_ranks", "enter_logical_rank", "leave_logical_ranks", "logical_gradients", "load_logical_gradients")
 

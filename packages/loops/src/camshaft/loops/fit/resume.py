@@ -270,7 +270,7 @@ def first_settings(run: Run, own: list[list[Any]]) -> list[list[Any]]:
         own: The settings of now, as `settings_of` returns them.
     """
     assert run.checkpoint is not None
-    first: list[list[Any]] = run.checkpoint["fit"].get("settings", own)  # earlier releases saved none
+    first: list[list[Any]] = run.checkpoint["fit"].get("settings", own)  # 0.1.0 saved none
     others = [
         f"{name} of {kind} is {text}, but was {then[name]}"
         for (kind, groups), (kind_then, groups_then) in zip(own, first, strict=False)

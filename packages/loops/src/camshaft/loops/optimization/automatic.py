@@ -20,7 +20,8 @@ from camshaft.loops.optimization.update import (
     without_graph,
 )
 from camshaft.loops.optimization.window import check_accumulation
-from camshaft.loops.state.run import OfRanks, Run
+from camshaft.loops.state.of_ranks import OfRanks
+from camshaft.loops.state.run import Run
 
 
 class AutomaticOptimization:

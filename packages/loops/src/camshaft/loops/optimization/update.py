@@ -20,8 +20,9 @@ from camshaft.hooks_core.support.transfer import map_nested
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, dropping_gradients, parameters_of
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.window import AccumulationWindow
+from camshaft.loops.state.of_ranks import OfRanks
 from camshaft.loops.state.progress import FitProgress
-from camshaft.loops.state.run import OfRanks, Run
+from camshaft.loops.state.run import Run
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)

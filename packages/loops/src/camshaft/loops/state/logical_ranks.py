@@ -7,7 +7,7 @@ subclass of logical ranks for the order in which they act.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -16,16 +16,13 @@ from torch import nn
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.loops.state.of_ranks import OfRanks
 from camshaft.loops.state.random_state import (
     mixed_seed,
     random_state,
     restore_random_state,
     seed_global_numbers,
 )
-from camshaft.loops.state.run import OfRanks
-
-if TYPE_CHECKING:
-    from camshaft.loops.metrics.logical_ranks import RankMetrics
 
 _STAGES = ("train", "validate", "test", "predict")
 
@@ -46,7 +43,7 @@ class LogicalRanks:
 
     Attributes:
         current: The rank for which code of users runs now; None outside of steps.
-        metrics: The states of the module's metrics; None before the module is set up.
+        metrics: The states of the module's metrics, a `RankMetrics`; None before the module is set up.
         on_enter: Called with the place of a rank among `own` when it begins a part, and with -1 when a part is over.
     """
 
@@ -55,7 +52,7 @@ class LogicalRanks:
     device: torch.device
     base_seed: int = 0
     current: int | None = attrs.field(default=None, init=False)
-    metrics: RankMetrics | None = attrs.field(default=None, init=False)
+    metrics: Any = attrs.field(default=None, init=False)
     on_enter: Callable[[int], None] = attrs.field(default=no_op, init=False)
     _seed_of_step: int = attrs.field(default=0, init=False)
     _part: int = attrs.field(default=0, init=False)

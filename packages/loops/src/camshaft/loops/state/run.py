@@ -30,10 +30,6 @@ LOADER_HOOKS = {
 """Hooks that provide the loaders of a stage if none were passed."""
 
 
-class OfRanks(list[Any]):
-    """What the logical ranks that a process plays have in a step, such as their batches, in the order of ranks."""
-
-
 @attrs.frozen
 class SaveRequest:
     """A request for a checkpoint, to be written at the next save point.
