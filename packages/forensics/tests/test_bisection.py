@@ -107,6 +107,8 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         return bisect(trainer, module, loader() if data is None else data, **given)
 
     assert search() == 9
+    others = loader()
+    others.dataset.tensors[0].add_(1)
     for error, message, changed in (
         (
             ValueError,
@@ -120,7 +122,8 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         ),
         (ValueError, "`bad` must be a later checkpoint than `good`, which is of step 12", {"good": bad, "bad": good}),
         (TypeError, "`when` must be a function of the module", {"when": "turned"}),
-        (DepartureError, "at step 7: samples", {"data": loader(shuffle=False)}),
+        (ValueError, "`sampler` must be that of the checkpoint", {"data": loader(shuffle=False)}),
+        (DepartureError, "at step 7: loss", {"data": others}),
         (FileNotFoundError, "nowhere", {"good": tmp_path / "nowhere.ckpt"}),
     ):
         with pytest.raises(error, match=message):

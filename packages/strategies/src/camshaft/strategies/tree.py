@@ -33,11 +33,11 @@ def tree_reduce(
     parts alone, not on how many processes hold them. Each process sends and receives as many bytes as in an all-reduce
     along a ring, and holds log2(L) + 1 copies of the tensors, if a generator makes each part when it is asked for.
 
-    ```python
-    gradients = ([*torch.autograd.grad(loss_of(rank), parameters)] for rank in logical_ranks)
-    for parameter, gradient in zip(parameters, tree_reduce(gradients, op="mean")):
-        parameter.grad = gradient
-    ```
+    For example::
+
+        gradients = ([*torch.autograd.grad(loss_of(rank), parameters)] for rank in logical_ranks)
+        for parameter, gradient in zip(parameters, tree_reduce(gradients, op="mean")):
+            parameter.grad = gradient
 
     Args:
         parts: For each logical rank of this process, in their order, its tensors: as many of the same shapes, dtypes
