@@ -113,7 +113,7 @@ class ResumableLoader:
         self._before_begin: dict[str, Any] | None = None  # random numbers before an iteration that nothing reads yet
         self.resharing: Resharing | None = None
         self.is_ahead = False
-        self._reader: Any = self._source  # what the iteration that runs reads
+        self._rest_reader: Any = None  # of the rest of an order
         self._rest: tuple[dict[str, Any], int, Callable[[], None]] | None = None  # of an order; see `draw_order`
         self._follows_samples = False
         self.gives_again = False
@@ -149,6 +149,11 @@ class ResumableLoader:
         self._leave_rest()
         self._num_read = self._num_before_load = 0
         return iter(self._source)
+
+    @property
+    def _reader(self) -> Any:
+        """The loader that the iteration which runs reads."""
+        return self._source if self._rest_reader is None else self._rest_reader
 
     @cached_property
     def _samplers(self) -> list[Any]:
@@ -399,7 +404,7 @@ class ResumableLoader:
         order, finish = draw_order(self.loader, whole, position, self._make_reader)
         items = share_rest(order, whole, position, self.shares)
         seed = position["seed"] + position["first"] + self.shares[0][0]
-        self._reader = _to_stateful(rest_loader(self.loader, items, seed))
+        self._rest_reader = _to_stateful(rest_loader(self.loader, items, seed))
         self._rest = position, len(items), finish
         if self._follows_samples and self._order is not None:
             self._order.recorded = {}
@@ -431,7 +436,7 @@ class ResumableLoader:
             if self._num_read == num_batches:
                 finish()
                 self._is_exhausted = True
-            self._rest, self._reader, self._was_begun = None, self._source, False
+            self._rest, self._rest_reader, self._was_begun = None, None, False
 
     def _resume(self, state: dict[str, Any]) -> None:
         if "shared" in state and (self.resharing is not None or self._is_stateless):
