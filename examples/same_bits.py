@@ -89,7 +89,7 @@ def train(folder: Path, kill_after: int | None) -> None:
     if trainer.is_global_zero:
         weights = b"".join(parameter.detach().numpy().tobytes() for parameter in module.parameters())
         ledger = (folder / "ledger.jsonl").read_text().splitlines()
-        loss = trainer.callback_metrics["loss_epoch"].item()
+        loss = float(trainer.callback_metrics["loss_epoch"])
         chain = json.loads(ledger[-1])["chain"]
         print(f"weights {hashlib.sha256(weights).hexdigest()[:16]}  loss {loss.hex()}  ledger {chain}", flush=True)
 
