@@ -163,6 +163,9 @@ def compare_data(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> DataCo
         a: The ledger of a run, or a folder that holds it.
         b: That of the other.
 
+    Returns:
+        By epoch that both have, how many samples are equal, and where they part.
+
     Raises:
         FileNotFoundError, LedgerError: As `exactly_once`.
         InvalidArgumentError: Likewise, or if the ledgers have no epoch in common.

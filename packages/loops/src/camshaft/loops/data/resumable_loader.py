@@ -388,10 +388,8 @@ class ResumableLoader:
                 action = "Give the same, or resume from a checkpoint that was saved at an epoch's end."
                 raise ValueError(must_be("train loader", rule, self.loader, "fit", action))
             rule = f"that of the checkpoint ({self.resharing.num_before}), which was saved inside an epoch"
-            action = (
-                "Use as many processes, resume from a checkpoint that was saved at an epoch's end, or give a stream "
-            )
-            action += "`shared_state` and `load_shared_state`."
+            end = "resume from a checkpoint that was saved at an epoch's end"
+            action = f"Use as many processes, {end}, or give a stream `shared_state` and `load_shared_state`."
             got = f"{self.shares[1]}, among which the order of its samples cannot be shared out anew"
             name = type(self.loader).__name__
             raise ValueError(f"`number of processes` must be {rule}, but got {got} ({name}) in fit. {action}")

@@ -109,7 +109,11 @@ class ManualOptimization:
             raise ValueError(must_be("optimization", "that of manual optimization", state, "the checkpoint", action))
 
     def reweigh_window(self, ratio: float) -> float:
-        """Leave gradients as they are: what the module accumulates is its own."""
+        """Leave gradients as they are: what the module accumulates is its own.
+
+        Returns:
+            1, the factor of gradients.
+        """
         return 1.0
 
     def load_accumulation(self, state: dict[str, Any]) -> None:
