@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -170,6 +170,10 @@ class LightningFitData(FitData):
     def isolated(self) -> AbstractContextManager[None]:
         """Return the context of the sanity check, which restores the global random numbers."""
         return isolated_randomness()
+
+    def isolated_from_stop(self) -> AbstractContextManager[None]:
+        """Return the context of a validation before a stop, which draws the run's random numbers in Lightning."""
+        return nullcontext()
 
     def reload_if_due(self) -> None:
         """Ask for the training loader again if it is due, or follow one that was given. Hooks: train_dataloader."""

@@ -174,6 +174,10 @@ class FitData:
         """Return the context of the sanity check, which restores what that changes; see `isolated_check`."""
         return isolated_check(self._run, self._validation, self.generators)
 
+    def isolated_from_stop(self) -> AbstractContextManager[None]:
+        """Return the context of a validation before a stop: a run that is resumed goes on without it."""
+        return isolated_randomness(self.generators)
+
     def _load_validation(self) -> None:
         limits, epoch, validation = self.limits, self._progress.current_epoch, self._validation
         self.origin["validation"] = self._moment()

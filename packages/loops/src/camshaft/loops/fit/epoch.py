@@ -18,7 +18,6 @@ from camshaft.loops.fit.limits import StoppingRules
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.schedulers import SchedulerSteps
 from camshaft.loops.optimization.update import without_graph
-from camshaft.loops.state.random_state import isolated_randomness
 from camshaft.loops.state.run import Run
 
 
@@ -166,9 +165,7 @@ class TrainingEpoch:
         # A preempted run goes on later: it has the validations of a run that was not stopped, and no other.
         if not (stopping.stop_requests.should_stop and stopping.may_stop()) or stopping.is_preempted:
             return False
-        with isolated_randomness(
-            self._data.generators
-        ):  # any other may be resumed, which then goes on without this one
+        with self._data.isolated_from_stop():
             self._validate()
         return True
 
