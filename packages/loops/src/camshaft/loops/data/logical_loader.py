@@ -22,7 +22,7 @@ from camshaft.loops.data.combined_loader import (
     samplers_of,
 )
 from camshaft.loops.data.loaders import count_batches
-from camshaft.loops.data.samplers import checksum_of, stateful_samplers
+from camshaft.loops.data.samplers import check_same_order, drawn_order, stateful_samplers
 from camshaft.loops.data.shared_loader import shares_by_itself
 from camshaft.loops.data.training_batches import Numbered, TrainingBatches
 from camshaft.loops.state.logical_ranks import (
@@ -108,7 +108,9 @@ class LogicalLoader:
             self._start, self._num_read = self._beginning(), 0
             self._num_passes += self._stage == "train"
             order = self._drawn()
-            self._check_same(order)
+            if self._strategy.world_size > 1:
+                action = "Draw from global numbers or an attribute `generator`."
+                check_same_order(order, self._sampler, self._strategy, action)
         steps = self._steps(order)
         self._fetches[:] = chain.from_iterable(steps[self._num_read :])
         self._iterator = iter(self._source)
@@ -179,25 +181,9 @@ class LogicalLoader:
 
     def _drawn(self) -> list[Any]:
         """Draw the order of a pass from the common numbers."""
-        length, indices = len(self._sampler), iter(self._sampler)
-        # What keeps a state is run to its end, because it would go on from there in the next pass.
-        is_kept = self._parts or has_state(self._sampler)
-        order = list(indices) if is_kept else list(islice(indices, length))
-        next(indices, None)  # at its end a sampler may draw once more, as `RandomSampler` does
-        if len(order) < length:
-            rule, where = f"a sampler of the {length} indices that it promises", type(self._sampler).__qualname__
-            raise RuntimeError(must_be("sampler", rule, len(order), where, "Let `__len__` tell how many it gives."))
-        return order[:length]
-
-    def _check_same(self, order: list[Any]) -> None:
-        if self._strategy.world_size == 1:
-            return
-        checksums = self._strategy.all_gather(checksum_of(order))
-        if len(set(checksums)) > 1:
-            rule = "one that draws the same order in every process from the same random numbers"
-            action = "Draw from global numbers or an attribute `generator`."
-            got = f"the checksums {checksums}"
-            raise ValueError(must_be("sampler", rule, got, type(self._sampler).__qualname__, action))
+        order, rest = drawn_order(self._sampler, self._parts)
+        next(rest, None)  # at its end a sampler may draw once more, as `RandomSampler` does
+        return order
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: steps that were given, and the numbers and samplers' states that the pass began with."""

@@ -144,14 +144,8 @@ class SharedSampler:
     def prepare(self) -> None:
         """Draw the order of the next pass, now and from the numbers as they are, which must be the same everywhere."""
         before = shared_random_state(self.generators)
-        num_indices = len(self.sampler)
-        rest = iter(self.sampler)
-        # What keeps a state is run to its end, because it would go on from there in the next pass.
-        order = list(rest) if self.parts or has_state(self.sampler) else list(islice(rest, num_indices))
-        if len(order) < num_indices:
-            rule, where = f"a sampler of the {num_indices} indices that it promises", type(self.sampler).__qualname__
-            raise RuntimeError(must_be("sampler", rule, len(order), where, "Let `__len__` tell how many it gives."))
-        self._prepared = _Draw(order[:num_indices], rest, before, shared_random_state(self.generators))
+        order, rest = drawn_order(self.sampler, self.parts)
+        self._prepared = _Draw(order, rest, before, shared_random_state(self.generators))
         self._later = self._prepared.after
 
     def check_prepared(self) -> None:
@@ -161,12 +155,8 @@ class SharedSampler:
             ValueError: If it differs, as when a sampler draws from a generator of its own.
         """
         assert self._prepared is not None
-        checksums = self._strategy.all_gather(checksum_of(self._prepared.order))
-        if any(checksum != checksums[0] for checksum in checksums):
-            rule = "one that draws the same order in every process from the same random numbers, to be shared out"
-            action = "Draw from global numbers or an attribute `generator`, or pass use_distributed_sampler=False."
-            got = f"the checksums {checksums}"
-            raise ValueError(must_be("sampler", rule, got, type(self.sampler).__qualname__, action))
+        action = "Draw from global numbers or an attribute `generator`, or pass use_distributed_sampler=False."
+        check_same_order(self._prepared.order, self.sampler, self._strategy, action)
 
     def _begin(self) -> _Draw:
         """Return the order of a pass. Collective if it was not prepared."""
@@ -240,7 +230,41 @@ def has_fixed_order(sampler: object) -> bool:
     return type(sampler) in (SequentialSampler, list, tuple, range)
 
 
-def checksum_of(order: Iterable[Any]) -> int | None:
+def drawn_order(sampler: Any, parts: Sequence[Any]) -> tuple[list[Any], Iterator[Any]]:
+    """Return the order of a sampler's pass, drawn now, and the iterator that it came from.
+
+    Args:
+        sampler: The sampler, which tells its length.
+        parts: Samplers with a state of their own that it reads by.
+
+    Raises:
+        RuntimeError: If it gives less than it promises.
+    """
+    length, rest = len(sampler), iter(sampler)
+    # What keeps a state is run to its end, because it would go on from there in the next pass.
+    order = list(rest) if parts or has_state(sampler) else list(islice(rest, length))
+    if len(order) < length:
+        rule, where = f"a sampler of the {length} indices that it promises", type(sampler).__qualname__
+        raise RuntimeError(must_be("sampler", rule, len(order), where, "Let `__len__` tell how many it gives."))
+    return order[:length], rest
+
+
+def check_same_order(order: Sequence[Any], sampler: Any, strategy: Strategy, action: str) -> None:
+    """Raise `ValueError` unless all processes have drawn one order. Collective.
+
+    Args:
+        order: What was drawn.
+        sampler: Of what.
+        strategy: Connects the processes.
+        action: What to do, for the message.
+    """
+    checksums = strategy.all_gather(_checksum(order))
+    if any(checksum != checksums[0] for checksum in checksums):
+        rule = "one that draws the same order in every process from the same random numbers, to be shared out"
+        raise ValueError(must_be("sampler", rule, f"the checksums {checksums}", type(sampler).__qualname__, action))
+
+
+def _checksum(order: Iterable[Any]) -> int | None:
     """Return a checksum of an order of integers, or of batches of integers; None for others."""
     items = list(order)
     for numbers in (items, chain.from_iterable((len(batch), *batch) for batch in items)):
