@@ -14,12 +14,8 @@ under way  it takes the outcome where it begins the next round
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +25,7 @@ from camshaft.loops.fit.limits import Agreement, seconds_between_rounds
 from camshaft.loops.state.progress import FitProgress
 from camshaft.strategies import ParallelStrategy
 from framework_overhead.measurement import quartiles
+from framework_overhead.ranks import is_rank, values_of_ranks, write_as_rank
 from framework_overhead.report import circumstances, publish
 
 SECONDS = 0.1
@@ -37,7 +34,6 @@ NUM_RANKS = (2, 4, 8, 16)
 LARGE = 1024
 AIM_PERCENT = 0.1
 KINDS = ("waiting", "under way")
-FILE = "AGREEMENT_FILE"
 
 
 def measure(num_steps: int) -> dict[str, list[float]]:
@@ -89,16 +85,6 @@ def table_rows(report: Mapping[str, Any]) -> list[list[str]]:
     return [*rows, ["line", *slopes, "", f"aim: below {AIM_PERCENT} %"]]
 
 
-def run(num_ranks: int, num_steps: int, folder: Path) -> list[dict[str, list[float]]]:
-    """Start ranks on this machine. Returns the times of each."""
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    environment = os.environ | {FILE: str(folder / f"{num_ranks}"), "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, *launch, __file__, "--steps", str(num_steps)], env=environment, check=True, timeout=600
-    )
-    return [json.loads((folder / f"{num_ranks}.{rank}").read_text()) for rank in range(num_ranks)]
-
-
 def main(arguments: Sequence[str]) -> int:
     """Start the ranks, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -106,13 +92,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=100, help="steps of each kind (default: 100)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value to FILE")
     options = parser.parse_args(arguments)
-    if FILE in os.environ:
-        times = measure(options.steps)
-        Path(f"{os.environ[FILE]}.{os.environ['RANK']}").write_text(json.dumps(times))
+    if is_rank():
+        write_as_rank(measure(options.steps))
         return 0
     before = circumstances()
-    with tempfile.TemporaryDirectory() as folder:
-        values = {str(number): run(number, options.steps, Path(folder)) for number in options.ranks}
+    values = values_of_ranks(__file__, options.ranks, options.steps)
     report = {"conditions": before | {"num_timed_steps": options.steps}, "values": values}
     publish(report, table_rows(report), options.json)
     return 0

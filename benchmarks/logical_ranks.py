@@ -9,12 +9,9 @@ in one run, on models of the same shape, and each pair is compared. Both broadca
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,12 +23,12 @@ from torch.nn.functional import cross_entropy
 
 from camshaft.strategies import DDPStrategy
 from framework_overhead.measurement import quartiles, without_collector
+from framework_overhead.ranks import is_rank, values_of_ranks, write_as_rank
 from framework_overhead.report import circumstances, publish
 
 NUM_WARMUP = 8
 NUM_RANKS = (2, 4)
 AIM_PERCENT = 10
-FILE = "LOGICAL_RANKS_FILE"
 
 
 class Transformer(nn.Module):
@@ -121,16 +118,6 @@ def table_rows(report: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def run(num_ranks: int, num_steps: int, folder: Path) -> list[dict[str, dict[str, list[float]]]]:
-    """Start ranks on this machine. Returns the times of each."""
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    environment = os.environ | {FILE: str(folder / f"{num_ranks}"), "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, *launch, __file__, "--steps", str(num_steps)], env=environment, check=True, timeout=600
-    )
-    return [json.loads((folder / f"{num_ranks}.{rank}").read_text()) for rank in range(num_ranks)]
-
-
 def main(arguments: Sequence[str]) -> int:
     """Start the ranks, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -138,12 +125,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=60, help="pairs of steps of each model (default: 60)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value to FILE")
     options = parser.parse_args(arguments)
-    if FILE in os.environ:
-        Path(f"{os.environ[FILE]}.{os.environ['RANK']}").write_text(json.dumps(measure(options.steps)))
+    if is_rank():
+        write_as_rank(measure(options.steps))
         return 0
     before = circumstances()
-    with tempfile.TemporaryDirectory() as folder:
-        values = {str(number): run(number, options.steps, Path(folder)) for number in options.ranks}
+    values = values_of_ranks(__file__, options.ranks, options.steps)
     report = {"conditions": before | {"num_timed_steps": options.steps}, "values": values}
     publish(report, table_rows(report), options.json, aim=f"aim: at most {AIM_PERCENT} % of a step")
     return 0
