@@ -126,6 +126,11 @@ class Configuration:
         return min(self.window, self.num_epoch_batches - start)
 
     @property
+    def may_end_early(self) -> bool:
+        """Whether something can end fit inside an epoch."""
+        return self.stops_at is not None or self.trainer.get("max_steps", -1) != -1
+
+    @property
     def loads_again(self) -> bool:
         """Whether loaders are asked for after the first epoch has begun."""
         return self.continues_to is not None or bool(self.trainer.get("reload_dataloaders_every_n_epochs"))

@@ -92,17 +92,18 @@ def batches_without_loss(theirs: Recording, own: Recording, configuration: Confi
         recording.rows = [[{**row, "step": -1.0} for row in rows] for rows in recording.rows]
     num_empty, counted = 0, True
     calls = []
-    for batch_idx, call in in_batches(theirs.calls):
-        if call.hook == "training_step":
-            counted = False
-        is_after_update = call.hook in ("lr_scheduler_step", "on_train_batch_end") and not counted
-        if is_after_update and batch_idx is not None:
-            counted = True
-            is_last = batch_idx == window_of(configuration, batch_idx)[-1]
-            num_empty += is_last and is_empty_window(configuration, batch_idx)
-        calls.append(_with_step(call, lambda step, less=num_empty: step - less))
+    for number, verb in enumerate(in_verbs(theirs.calls)):
+        for batch_idx, call in in_batches(verb):
+            if call.hook == "training_step":
+                counted = False
+            is_after_update = call.hook in ("lr_scheduler_step", "on_train_batch_end") and not counted
+            if is_after_update and batch_idx is not None:
+                counted = True
+                is_last = batch_idx == window_of(configuration, batch_idx)[-1]
+                num_empty += is_last and is_empty_window(configuration, batch_idx)
+            calls.append(_with_step(call, lambda step, less=num_empty: step - less))
+        theirs.progress[number]["step"] -= num_empty
     theirs.calls = calls
-    theirs.progress = [{**progress, "step": progress["step"] - num_empty} for progress in theirs.progress]
 
 
 def depends_on_empty_updates(configuration: Configuration) -> bool:
