@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from launching import report
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader, DistributedSampler
 from trainer_parts import Regression, loader
 
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.strategies import ShardedStrategy
-from camshaft.trainer import Trainer, seed_everything
+from camshaft.trainer import JointOptimizer, Trainer, seed_everything
 
 
 class Layers(Regression):
@@ -86,6 +88,38 @@ def train(folder: Path, num_processes: int, **arguments: Any) -> dict[str, Any]:
     }
 
 
+class Joint(Layers):
+    """Matrices of the blocks by Muon, all other parameters by AdamW."""
+
+    def configure_optimizers(self) -> Any:
+        matrices = [one for one in self.blocks.parameters() if one.ndim == 2]
+        others = [*self.layer.parameters(), *(one for one in self.blocks.parameters() if one.ndim != 2)]
+        return JointOptimizer(torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.02))
+
+
+def train_jointly(folder: Path) -> dict[str, Any]:
+    """Two optimizers on one loss: a fit, one that goes on from its first epoch, and the loop by hand."""
+    found, settings = {}, {"strategy": "sharded", "gradient_clip_val": 0.1}
+    for name, max_epochs, ckpt_path in (("whole", 2, None), ("first", 1, None), ("resumed", 2, "last")):
+        trainer = trainer_in(folder / f"is whole {name == 'whole'}", max_epochs=max_epochs, **settings)
+        module = Joint()
+        trainer.fit(module, loaders(2), loader(3), ckpt_path=ckpt_path)
+        found[name] = whole(module)
+    seed_everything(5)
+    module = Joint()
+    module.blocks = nn.Sequential(nn.Linear(3, module.width), nn.Tanh(), nn.Linear(module.width, 3))
+    fully_shard(module)
+    optimizer = module.configure_optimizers()
+    for _ in range(2):
+        dataset: Any = loaders(2).dataset
+        for batch in DataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset, shuffle=False)):
+            optimizer.zero_grad()
+            module.training_step(batch, 0).backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+            optimizer.step()
+    return {**found, "by hand": whole(module)}
+
+
 def loaders(num_processes: int) -> Any:
     whole_batches: Any = loader(8)
     return torch.utils.data.DataLoader(whole_batches.dataset, batch_size=8 // num_processes)
@@ -140,6 +174,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Detected call of")
     folder = Path(sys.argv[1])
     report("train", train(folder, 2, strategy="sharded"))
+    report("jointly", train_jointly(folder / "jointly"))
     for accumulation in ("reduce", "keep", "keep_all"):
         arguments = {"accelerator": "cpu", "accumulation": accumulation}
         report(accumulation, train_by_windows(folder / accumulation, **arguments))

@@ -46,6 +46,14 @@ def test_it_goes_on_from_last_to_the_bit(sharded: Any) -> None:
         assert_same(found["resumed"], found["weights"])
 
 
+def test_several_optimizers_on_one_loss_train_as_by_hand_and_go_on_to_the_bit(ranks: Any) -> None:
+    for found in (rank["jointly"] for rank in ranks):
+        assert_same(found["resumed"], found["whole"])
+        assert any((found["first"][name] != value).any() for name, value in found["whole"].items())
+        for name, value in found["by hand"].items():
+            torch.testing.assert_close(found["whole"][name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
 @pytest.mark.parametrize("accumulation", ["reduce", "keep", "keep_all"])
 def test_a_run_that_was_saved_inside_of_a_window_goes_on_from_there_to_the_bit(ranks: Any, accumulation: str) -> None:
     for found in (rank[accumulation] for rank in ranks):

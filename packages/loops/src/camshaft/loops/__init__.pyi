@@ -12,6 +12,7 @@ from camshaft.loops.fit.saving import collect as collect
 from camshaft.loops.lifecycle import run_verb as run_verb
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers as ConfiguredOptimizers
 from camshaft.loops.optimization.configuration import LRSchedulerConfig as LRSchedulerConfig
+from camshaft.loops.optimization.joint_optimizer import JointOptimizer as JointOptimizer
 from camshaft.loops.optimization.mode import StandardOptimizationFactory as StandardOptimizationFactory
 from camshaft.loops.optimization.mode import UpdateMode as UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings as OptimizationSettings

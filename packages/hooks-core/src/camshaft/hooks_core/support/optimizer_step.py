@@ -34,11 +34,12 @@ def steps_with_closure(optimizer: Optimizer) -> bool:
     """Return whether an optimizer's step is to get the closure that evaluates the loss and its gradients.
 
     True for one that needs it, and for one that is not torch's own and uses what it gets: it may evaluate the loss
-    again, or first move the weights. The steps of torch's own do the same without as with a closure that was called.
+    again, or first move the weights. The steps of torch's own do the same without as with a closure that was called,
+    and so do those of optimizers with a true attribute `calls_closure_first`.
     """
     if needs_closure(optimizer):
         return True
-    if not accepts_closure(optimizer.step):
+    if getattr(optimizer, "calls_closure_first", False) or not accepts_closure(optimizer.step):
         return False
     # torch's own step, also under what torch or camshaft put around it, by the modules of their code:
     # `functools.wraps` gives a function the `__module__` of another

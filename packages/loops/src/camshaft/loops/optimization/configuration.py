@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.optimizer_step import accepts_closure, replace_step
+from camshaft.loops.optimization.joint_optimizer import JointOptimizer
 from camshaft.loops.optimization.toggling import OptimizerToggle
 
 _WHERE = "configure_optimizers"
@@ -168,9 +169,17 @@ def _read(returned: Any) -> ConfiguredOptimizers:
 def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
     """Return a fast `zero_grad` of an optimizer: its own method, unless that is torch's.
 
-    In place of torch's, gradients are only set to None. This avoids torch's label for profilers, which then do not show
-    the zeroing, and takes a tenth of the time for a small model.
+    A `JointOptimizer` has those of its parts. In place of torch's, gradients are only set to None. This avoids torch's
+    label for profilers, which then do not show the zeroing, and takes a tenth of the time for a small model.
     """
+    if isinstance(optimizer, JointOptimizer):
+        drops = [dropping_gradients(one) for one in optimizer.optimizers]
+
+        def drop_all() -> None:
+            for drop in drops:
+                drop()
+
+        return drop_all
     if getattr(type(optimizer), "zero_grad", None) is not _ZERO_GRAD_OF_TORCH or "zero_grad" in vars(optimizer):
         return optimizer.zero_grad
 

@@ -11,6 +11,7 @@ from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.fit.limits import FitLimits
 from camshaft.loops.optimization.automatic import PerOptimizerOptimization, SingleOptimizerOptimization, batch_splitter
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
+from camshaft.loops.optimization.joint_optimizer import JointOptimizer
 from camshaft.loops.optimization.manual import ManualOptimization, check_manual, check_optimizer_idx
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.toggling import OptimizerToggle
@@ -95,7 +96,11 @@ class StandardOptimizationFactory:
         """
         assert run.hooks.configure_optimizers is not None
         is_automatic = bool(getattr(run.module, "automatic_optimization", True))
-        return read_configuration(run.hooks.configure_optimizers(), steps_schedulers=is_automatic)
+        configured = read_configuration(run.hooks.configure_optimizers(), steps_schedulers=is_automatic)
+        for optimizer in configured.optimizers:
+            if isinstance(optimizer, JointOptimizer):
+                optimizer.warn_of_left_out(run.module)
+        return configured
 
     def make_mode(
         self,
@@ -183,6 +188,9 @@ def _check_automatic(context: UpdateContext) -> None:
     optimizers = context.configured.optimizers
     if len(optimizers) > 1 and not context.run.hooks.takes("training_step", "optimizer_idx"):
         rule = "1 under automatic optimization, unless `training_step` names `optimizer_idx`"
-        action = "Take `optimizer_idx` in `training_step`, or set `automatic_optimization = False` and step them there."
+        action = (
+            "Return `JointOptimizer(...)` of them to step all on one loss; else take `optimizer_idx` in "
+            "`training_step`, or set `automatic_optimization = False` and step them there."
+        )
         raise ValueError(must_be("number of optimizers", rule, len(optimizers), context.where, action))
     check_accumulation(context.settings.accumulate_grad_batches, optimizers, context.where)
