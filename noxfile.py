@@ -47,6 +47,14 @@ ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on the
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
 STREAMING_LIBRARIES = ("datasets", "webdataset")  # whose streams are resumed
 STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
+INTEGRATION_REQUIREMENTS = (
+    *ADAPTED_LIBRARIES,
+    *STARTING_LIBRARIES,
+    *STORE_LIBRARIES,
+    *STREAMING_LIBRARIES,
+    *EXAMPLE_REQUIREMENTS,
+)
+HALF_THE_EXAMPLES = "--examples-factor=0.5"
 DOCS_REQUIREMENTS = (
     "sphinx",
     "furo",
@@ -73,6 +81,18 @@ def process_jobs(session: nox.Session) -> list[Job]:
     return [
         Job(f"processes-{one.folder}", (*command, one.tests), environment, success_codes=(0, PYTEST_NO_TESTS))
         for one in reversed(with_tests())
+    ]
+
+
+def integration_jobs(session: nox.Session) -> list[Job]:
+    """Return two jobs for the tests that `integration` runs: those against Lightning, and all others."""
+    command = (str(Path(session.bin) / "python"), "-m", "pytest", "-q", HALF_THE_EXAMPLES)
+    pattern = "integration_tests/*_against_lightning.py"
+    peers = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
+    environment = job_environment(session)
+    return [
+        Job("integration-against-lightning", (*command, *peers), environment),
+        Job("integration", (*command, "integration_tests", f"--ignore-glob={pattern}"), environment),
     ]
 
 
@@ -103,9 +123,8 @@ def integration(session: nox.Session) -> None:
 
     Half as many examples as usual of each property test; `-- --examples-factor=1` draws all.
     """
-    others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *STORE_LIBRARIES, *STREAMING_LIBRARIES, *EXAMPLE_REQUIREMENTS)
-    install(session, PACKAGES.values(), *others, extras=["test"])
-    pytest(session, "--examples-factor=0.5", "integration_tests")
+    install(session, PACKAGES.values(), *INTEGRATION_REQUIREMENTS, extras=["test"])
+    pytest(session, HALF_THE_EXAMPLES, "integration_tests")
 
 
 @nox.session
@@ -164,8 +183,14 @@ def types(session: nox.Session) -> None:
 
 
 def install_for_types(session: nox.Session) -> None:
-    """Install all packages with whatever they or the scripts may import, and what compiles the simulated device."""
-    install(session, PACKAGES.values(), "mypy", "nox", "ninja", *EXAMPLE_REQUIREMENTS, extras=sorted(extras_of_all()))
+    """Install all packages with whatever they or the scripts may import."""
+    install(session, PACKAGES.values(), "mypy", "nox", *EXAMPLE_REQUIREMENTS, extras=sorted(extras_of_all()))
+
+
+def install_for_full(session: nox.Session) -> None:
+    """Install what the jobs share: of types, of integration, and what compiles the simulated device."""
+    others = ("mypy", "nox", "ninja", *INTEGRATION_REQUIREMENTS)
+    install(session, PACKAGES.values(), *others, extras=sorted(extras_of_all()))
 
 
 def type_jobs(session: nox.Session) -> list[Job]:
@@ -271,13 +296,13 @@ def full(session: nox.Session) -> None:
     if (ROOT / "packages" / "compat").exists():
         alone = [job("without-compat"), job("oldest", "compat")]
     # the longest ones early, so that neither lane is left alone at the end
-    first = [job("integration"), job("docs"), *alone]
+    first = [job("docs"), *alone]
     others = [job("mixed"), job("build"), *(job(f"python-{version}") for version in occasional_sessions.INTERPRETERS)]
     with ThreadPoolExecutor(1) as pool:
-        installed = pool.submit(install_for_types, session)  # meanwhile the first jobs run, each in its own environment
-        in_own = [*process_jobs(session), *type_jobs(session)]
+        installed = pool.submit(install_for_full, session)  # meanwhile the first jobs run, each in its own environment
+        in_own = [*integration_jobs(session), *process_jobs(session), *type_jobs(session)]
         if shutil.which("c++"):
-            in_own.insert(0, Job("simulated", tuple(simulated_command()), job_environment(session)))
+            in_own.append(Job("simulated", tuple(simulated_command()), job_environment(session)))
         else:
             others.append(job("simulated"))  # which says why it is skipped
         here = [replace(one, wait=installed.result) for one in in_own]

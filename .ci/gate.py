@@ -16,8 +16,8 @@ from pathlib import Path
 
 # A job that runs a gate of its own is one of several already, and runs one of its jobs at a time.
 LANES_VARIABLE = "CAMSHAFT_GATE_LANES"
-# One more than there are processors, since jobs also wait: for processes, files and the network. Ranks need memory.
-NUM_SIDE_BY_SIDE = int(os.environ.get(LANES_VARIABLE) or min(4, (os.cpu_count() or 1) + 1))
+# More than there are processors, since jobs also wait: for processes, files and the network. Ranks need memory.
+NUM_SIDE_BY_SIDE = int(os.environ.get(LANES_VARIABLE) or min(5, 2 * (os.cpu_count() or 1)))
 # Far above what any session takes: it only ends one that hangs.
 JOB_TIMEOUT_SECONDS = 50 * 60.0
 

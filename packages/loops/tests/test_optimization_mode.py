@@ -39,7 +39,7 @@ def test_several_optimizers_need_to_be_told_apart() -> None:
     message = "`number of optimizers` must be 1 under automatic optimization, unless `training_step` names"
     with pytest.raises(ValueError, match=message) as caught:
         BareTrainer(Net(two), max_epochs=1).fit(Sized(make_batches(1)))
-    for way_out in ("Return `JointOptimizer(...)` of them to step all on one loss; else take `optimizer_idx`", "set `automatic_optimization = False`"):
+    for way_out in ("Return `JointOptimizer(...)`", "take `optimizer_idx`", "set `automatic_optimization = False`"):
         assert way_out in str(caught.value)
 
 

@@ -1,5 +1,5 @@
+from camshaft.loops import JointOptimizer as JointOptimizer
 from camshaft.loops.metrics import MetricMismatchError as MetricMismatchError
-from camshaft.loops.optimization.joint_optimizer import JointOptimizer as JointOptimizer
 from camshaft.trainer.callbacks.gradient_norms import GradientNorms as GradientNorms
 from camshaft.trainer.callbacks.torch_switches import TorchSwitches as TorchSwitches
 from camshaft.trainer.checkpoints import CheckpointFormat as CheckpointFormat
