@@ -593,38 +593,3 @@ def test_the_shorter_of_two_loaders_begins_anew_in_evaluation_without_the_ranks_
     first, second = in_turn(2, run)
     assert sorted(flat([batch[0] for batch in first + second])) == list(range(5))
     assert (len(first), len(second)) == (3, 2)
-
-
-# Several shares in one process
-
-
-class Playing(TapedStrategy):
-    """One process that plays several logical ranks of some."""
-
-    def __init__(self, ranks: range, num: int) -> None:
-        super().__init__(0, 1, Tape())
-        self.logical_ranks, self.num_logical_ranks = ranks, num
-
-
-@settings(max_examples=60, deadline=None)
-@given(loaders, st.sampled_from([(2, 1), (4, 2), (4, 4), (8, 2)]), st.sampled_from(["train", "test"]))
-def test_a_process_with_several_shares_gives_the_batches_of_as_many_processes_in_turn(
-    loader: Any, sizes: tuple[int, int], stage: str
-) -> None:
-    num_shares, num_each = sizes
-    if stage == "train" and loader[1] < 2 * num_shares * loader[2]:
-        loader = (loader[0], 17 + loader[1], *loader[2:])
-
-    def read_share(strategy: Any) -> list[list[int]]:
-        shared = share_out(make(*loader), strategy, stage=stage)
-        if stage == "test":
-            prepare_orders(shared, strategy)
-        batches = as_lists(shared)
-        assert len(batches) == len(shared)
-        return batches
-
-    of_processes = in_turn(num_shares, read_share, seeds=[0] * num_shares)
-    for first in range(0, num_shares, num_each):
-        seed_all(0)
-        played = read_share(Playing(range(first, first + num_each), num_shares))
-        assert played == woven(of_processes[first : first + num_each])

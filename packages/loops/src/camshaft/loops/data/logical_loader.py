@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.combined_loader import (
@@ -22,8 +21,17 @@ from camshaft.loops.data.combined_loader import (
     samplers_of,
 )
 from camshaft.loops.data.loaders import count_batches
-from camshaft.loops.data.samplers import check_same_order, drawn_order, stateful_samplers
+from camshaft.loops.data.samplers import (
+    Uneven,
+    as_integers,
+    check_same_order,
+    drawn_order,
+    in_batches,
+    shared_places,
+    stateful_samplers,
+)
 from camshaft.loops.data.shared_loader import shares_by_itself
+from camshaft.loops.data.stateful_loader import DatasetInPlace
 from camshaft.loops.data.training_batches import Numbered, TrainingBatches
 from camshaft.loops.state.logical_ranks import (
     FirstRankBuffers,
@@ -67,8 +75,6 @@ class LogicalLoader:
         ValueError: If the order of the loader is not known, or it gives each process a share by itself.
     """
 
-    ends_as_promised = False
-
     def __init__(self, loader: Any, run: Run, stage: str, idx: int, num_batches: int | float = float("inf")) -> None:
         assert run.logical is not None
         self.loader: DataLoader[Any] = loader
@@ -76,15 +82,17 @@ class LogicalLoader:
         self._run, self._stage, self._strategy = run, stage, run.strategy
         self._idx, self.num_batches = idx, num_batches
         check_known_order(loader, stage)
-        self._order_of = order_of(loader)
-        self._sampler: Any = loader.batch_sampler if self._order_of is None else self._order_of["sampler"]
+        order = order_of(loader) or {"sampler": loader.batch_sampler, "batch_size": None, "drop_last": False}
+        self._sampler: Any = order["sampler"]
+        self._batch_size, self._drops_last = order["batch_size"], order["drop_last"]
+        self._uneven: Uneven = "cut" if self._drops_last else "fill"
         self._parts, self._generators = stateful_samplers(loader), generators_of(loader)
         self._fetches: list[_Fetch] = []
         is_batched = loader.batch_sampler is not None
         self._source: DataLoader[Any] = copy_loader(
             loader,
             DataLoader,
-            dataset=_SeededBatches(loader.dataset, loader.collate_fn, is_batched=is_batched),
+            dataset=_SeededBatches(loader.dataset, _collate=loader.collate_fn, _is_batched=is_batched),
             batch_size=None,
             sampler=_Listed(self),
             collate_fn=_as_it_is,
@@ -125,49 +133,36 @@ class LogicalLoader:
                 seed_global_numbers(self._seed(step, self._ranks.count), self._ranks.device)
             self._num_read = step + 1
             if self._follows:
-                self._samples = [_integers(indices) for _, indices in steps[step]]
+                self._samples = [as_integers(indices) for _, indices in steps[step]]
             yield given
         self._is_under_way = False
 
     def _steps(self, order: list[Any]) -> list[list[_Fetch]]:
         """Return the fetches of each step, those of this process's ranks."""
-        count, own, order_of_loader = self._ranks.count, self._ranks.own, self._order_of
-        num_steps = self._num_steps(len(order))
-        size = None if order_of_loader is None else order_of_loader["batch_size"]
+        own, batches_of = self._ranks.own, self._shares(order)
+        steps = range(self._num_steps(len(order)))
+        return [
+            [(self._seed(step, rank), batches_of[rank][step]) for rank in own if step < len(batches_of[rank])]
+            for step in steps
+        ]
+
+    def _shares(self, order: list[Any]) -> dict[int, list[Any]]:
+        """Return the batches of each rank of this process, as indices."""
+        count, size, drops = self._ranks.count, self._batch_size, self._drops_last
         if self._stage != "train":
-            if order_of_loader is not None and size is not None:
-                stop = len(order) - (len(order) % size if order_of_loader["drop_last"] else 0)
-                order = [order[first : min(first + size, stop)] for first in range(0, stop, size)]
-            places = ((step, rank, step * count + rank) for step in range(num_steps) for rank in own)
-            found: list[list[_Fetch]] = [[] for _ in range(num_steps)]
-            for step, rank, place in places:
-                if place < min(self._num_evaluated(len(order)), len(order)):
-                    found[step].append((self._seed(step, rank), order[place]))
-            return found
-        num_each = self._num_each(len(order))
-        shares = {rank: [order[place % len(order)] for place in range(rank, num_each * count, count)] for rank in own}
-
-        def batch(rank: int, step: int) -> Any:
-            return shares[rank][step] if size is None else shares[rank][step * size : (step + 1) * size]
-
-        return [[(self._seed(step, rank), batch(rank, step)) for rank in own] for step in range(num_steps)]
-
-    def _num_each(self, num_items: int) -> int:
-        """Return how many items of the order each rank has in training."""
-        is_cut = self._order_of is not None and self._order_of["drop_last"]
-        return num_items // self._ranks.count if is_cut else -(-num_items // self._ranks.count)
-
-    def _num_evaluated(self, num_batches: int) -> int:
-        return int(min(num_batches, self.num_batches))
+            batches = in_batches(order, size, drops_last=drops)
+            num_batches = int(min(len(batches), self.num_batches))
+            return {rank: batches[rank:num_batches:count] for rank in self._ranks.own}
+        length = len(order)
+        places = {rank: shared_places(0, length, rank, count, self._uneven) for rank in self._ranks.own}
+        shares = {rank: [order[place % length] for place in of_rank] for rank, of_rank in places.items()}
+        return {rank: in_batches(share, size, drops_last=drops) for rank, share in shares.items()}
 
     def _num_steps(self, num_items: int) -> int:
-        given = self._order_of or {"batch_size": None, "drop_last": False}
-        size, drops = given["batch_size"] or 1, given["drop_last"]
-        num_items = self._num_each(num_items) if self._stage == "train" else num_items
-        num_batches = num_items // size if drops else -(-num_items // size)
-        if self._stage == "train":
-            return num_batches
-        return -(-self._num_evaluated(num_batches) // self._ranks.count)
+        is_training, count, size = self._stage == "train", self._ranks.count, self._batch_size or 1
+        num_items = len(shared_places(0, num_items, 0, count, self._uneven)) if is_training else num_items
+        num_batches = num_items // size if self._drops_last else -(-num_items // size)
+        return num_batches if is_training else -(-int(min(num_batches, self.num_batches)) // count)
 
     def _seed(self, step: int, rank: int) -> int:
         return self._ranks.seed_of_fetch(self._stage, self._run.epoch, self._idx, self._num_passes, step, rank)
@@ -388,12 +383,6 @@ def check_known_order(loader: Any, stage: str) -> None:
         raise ValueError(must_be(name, rule, sampler, where, action))
 
 
-def _integers(indices: Any) -> list[int] | None:
-    with suppress(TypeError, ValueError):
-        return [int(one) for one in (indices if isinstance(indices, (list, tuple)) else (indices,))]
-    return None
-
-
 def _as_it_is(batch: Any) -> Any:
     return batch
 
@@ -411,14 +400,8 @@ class _Listed:
         return len(self._fetches)
 
 
-class _SeededBatches(Dataset[Any]):
-    """A dataset of batches, each made under the random numbers that come with its indices.
-
-    Everything else is the dataset's own, so that code in a worker which looks for its dataset finds it.
-    """
-
-    def __init__(self, dataset: Any, collate: Any, *, is_batched: bool) -> None:
-        vars(self).update(_dataset=dataset, _collate=collate, _is_batched=is_batched)
+class _SeededBatches(DatasetInPlace):
+    """A dataset of batches, each made under the random numbers that come with its indices."""
 
     def __getitem__(self, fetch: _Fetch) -> Any:
         seed, indices = fetch
@@ -428,11 +411,3 @@ class _SeededBatches(Dataset[Any]):
             return self._collate(dataset[indices])
         get_items = getattr(dataset, "__getitems__", None)
         return self._collate([dataset[index] for index in indices] if get_items is None else get_items(indices))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_dataset":  # not there yet while unpickled
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._dataset, name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -19,10 +20,12 @@ from camshaft.loops.data.samplers import (
     SharedSampler,
     Uneven,
     has_fixed_order,
+    in_batches,
     shared_places,
     shared_random_state,
     stateful_samplers,
 )
+from camshaft.loops.data.stateful_loader import is_converted, to_stateful
 from camshaft.loops.state.random_state import are_same, generators_of, isolated_randomness, restore_random_state
 
 _DO = "Use as many processes as then, or resume from a checkpoint that was saved at an epoch's end."
@@ -33,8 +36,8 @@ class Resharing:
     """Facts of a checkpoint from inside an epoch that goes on with another number of processes.
 
     Args:
-        num_before: Number of shares of the data then.
-        num_left: Batches of each share that a limit had left of the epoch; None without a limit.
+        num_before: Number of processes that shared the data then.
+        num_left: Batches of each process that a limit had left of the epoch; None without a limit.
     """
 
     num_before: int
@@ -47,7 +50,7 @@ class WholeOrder:
 
     Attributes:
         sampler: Gives the whole order: samples, or a user's batches; it tells its length.
-        batch_size: Samples in a batch of a share; None if the items of the order are what is read at a time.
+        batch_size: Samples in a batch; None if the items of the order are what is read at a time.
         uneven: Treatment of a remainder that cannot be shared evenly.
         drops_last: Whether a last batch of fewer samples is left out.
         replica: The user's sampler of one process's share that the order was taken from; None if there is none.
@@ -65,7 +68,7 @@ class WholeOrder:
         return type(self.sampler).__qualname__
 
 
-def whole_order(loader: Any, num_shares: int) -> WholeOrder | None:
+def whole_order(loader: Any, num_ranks: int) -> WholeOrder | None:
     """Return the order of all processes behind the loader of this one; None if it cannot be known.
 
     It is known of map-style data loaders that were shared out or are read by a single process, and of those whose
@@ -81,11 +84,10 @@ def whole_order(loader: Any, num_shares: int) -> WholeOrder | None:
     batch_size, drops = (None, False) if order is None else (order["batch_size"], order["drop_last"])
     replica = None
     if isinstance(own, SharedSampler):
-        batch_size, drops = (own.batch_size, own.uneven == "cut") if own.batch_size else (batch_size, drops)
         own = own.sampler
-    elif order is not None and getattr(own, "num_replicas", None) == num_shares and hasattr(own, "rank"):
+    elif order is not None and getattr(own, "num_replicas", None) == num_ranks and hasattr(own, "rank"):
         own, replica = _as_replica(own, 0, 1), own
-    elif num_shares > 1:
+    elif num_ranks > 1:
         return None
     try:
         len(own)
@@ -113,7 +115,8 @@ def _check_replicas(order: WholeOrder, worlds: Sequence[int]) -> None:
         whole = list(order.sampler)
         torch.manual_seed(torch.initial_seed() + 1)
         is_drawn = list(order.sampler) != whole
-        shares = [(rank, size) for size in worlds for rank in {0, size - 1}] + [(sampler.rank, sampler.num_replicas)]
+        shares = [(rank, size) for size in set(worlds) for rank in {0, size - 1}]
+        shares.append((sampler.rank, sampler.num_replicas))
         wrong = [share for share in shares if not _is_share(list(_as_replica(sampler, *share)), whole, *share)]
     if is_drawn or wrong or list(sampler) != list(_as_replica(sampler, sampler.rank, sampler.num_replicas)):
         rule = "one that gives each process every so-many-th of one order, which the epoch alone decides"
@@ -127,7 +130,7 @@ def _is_share(items: list[Any], whole: list[Any], rank: int, num_replicas: int) 
 
 
 def position_in(
-    loader: Any, order: WholeOrder, replayed: ReplayedSampler | None, shares: tuple[range, int], num_read: int
+    loader: Any, order: WholeOrder, replayed: ReplayedSampler | None, num_ranks: int, num_read: int
 ) -> dict[str, Any] | None:
     """Return a position in the order of all processes, the same in each; None if it is not known where it began.
 
@@ -135,7 +138,7 @@ def position_in(
         loader: The loader of this process.
         order: What is behind it.
         replayed: Knows the random numbers from which the pass began; None if the loader's own state is what counts.
-        shares: Those of this process, and the number of all.
+        num_ranks: Number of processes that share the data.
         num_read: Batches that were read of the pass.
     """
     origin: dict[str, Any] | None = None
@@ -145,23 +148,18 @@ def position_in(
         beginning = replayed.beginning
         if beginning is None:
             return None
-        origin = {"before": 0, "is_lazy": shares[1] == 1, **beginning}
+        origin = {"before": 0, "is_lazy": num_ranks == 1, **beginning}
     return {
         **{"origin": origin, "num_workers": loader.num_workers},
         **{"sampler": order.name, "length": len(order.sampler)},
-        **{"first": 0, "stop": None, "num_read": num_read, **_division(order, shares)},
+        **{"first": 0, "stop": None, "num_read": num_read, "batch_size": order.batch_size},
         "seed": zlib.crc32(torch.get_rng_state().numpy().tobytes()),
-        "worlds": [shares[1]],
+        "worlds": [num_ranks],
     }
 
 
-def _division(order: WholeOrder, shares: tuple[range, int]) -> dict[str, Any]:
-    """Return how an order is divided among the processes."""
-    return {"num_shares": shares[1], "num_own": len(shares[0]), "batch_size": order.batch_size}
-
-
 def advanced(
-    position: dict[str, Any], resharing: Resharing, order: WholeOrder, shares: tuple[range, int], loader_state: Any
+    position: dict[str, Any], resharing: Resharing, order: WholeOrder, num_ranks: int, loader_state: Any
 ) -> dict[str, Any]:
     """Return the position from which other processes go on: what was used of the order lies before it.
 
@@ -169,11 +167,11 @@ def advanced(
         position: Where the pass of then was.
         resharing: What is known of that run.
         order: The order of now.
-        shares: Those of this process, and the number of all.
+        num_ranks: Number of processes that share the data now.
         loader_state: The loader's own state of then, which counts if no order was noted.
     """
-    num_places = position["num_shares"] * (position["batch_size"] or 1)  # of a batch of each share
-    used = position["first"] + position["num_read"] // position["num_own"] * num_places
+    num_places = position["worlds"][-1] * (position["batch_size"] or 1)  # of a batch of each process
+    used = position["first"] + position["num_read"] * num_places
     origin, stop = position["origin"], position["stop"]
     stop = position["length"] - (0 if origin is None else origin["before"]) if stop is None else stop
     if resharing.num_left is not None:
@@ -183,34 +181,55 @@ def advanced(
         names = ("batch_size", "num_workers")
         origin = {"before": used, "loader": loader_state, **{name: position[name] for name in names}}
         used, stop = 0, stop - used
-    worlds = [*position["worlds"], *({shares[1]} - {*position["worlds"]})]
-    place = {"origin": origin, "first": used, "stop": stop, "num_read": 0, "worlds": worlds}
-    return {**position, **place, **_division(order, shares)}
+    place = {"origin": origin, "first": used, "stop": stop, "num_read": 0, "batch_size": order.batch_size}
+    return {**position, **place, "worlds": [*position["worlds"], num_ranks]}
 
 
-def share_rest(order: list[Any], whole: WholeOrder, position: dict[str, Any], shares: tuple[range, int]) -> list[Any]:
-    """Return what this process reads of the rest of an order: batches, or the items of the order."""
-    first, stop, size = position["first"], position["stop"], whole.batch_size
-    places = shared_places(first, stop, *shares, whole.uneven, size or 1)
-    batches = [[order[place % stop] for place in of_batch] for of_batch in places]
-    if size is None:
-        return [item for batch in batches for item in batch]
-    return [batch for batch in batches if len(batch) == size or not whole.drops_last]
+@attrs.frozen
+class RestOfOrder:
+    """The share that one process reads of the rest of an order.
+
+    Attributes:
+        position: Where it begins.
+        reader: A stateful loader that gives it.
+        num_batches: Number of batches that it gives.
+        finish: Leaves the generators as a whole pass does, to be called at the end.
+    """
+
+    position: dict[str, Any]
+    reader: Any
+    num_batches: int
+    finish: Callable[[], None]
 
 
-def draw_order(
-    loader: Any, whole: WholeOrder, position: dict[str, Any], make_reader: Callable[[dict[str, Any]], Any]
-) -> tuple[list[Any], Callable[[], None]]:
-    """Return the order of a position, drawn again as it was drawn then; random numbers stay as they are.
+def rest_of_order(
+    loader: Any, whole: WholeOrder, position: dict[str, Any], data_rank: int, num_data_ranks: int
+) -> RestOfOrder:
+    """Return what a process reads of an order from a position on; random numbers stay as they are.
 
     Args:
-        loader: The loader of this process.
+        loader: The loader of the process.
         whole: What is behind it.
         position: The position.
-        make_reader: Makes a loader like this one with a state, given the arguments that are others.
+        data_rank: Rank of the process among those that share the data.
+        num_data_ranks: Number of these.
 
-    Returns:
-        The order, and a function that leaves the generators as a whole pass does, to be called at its end.
+    Raises:
+        ValueError: As `_draw_order`.
+    """
+    order, finish = _draw_order(loader, whole, position)
+    first, stop = position["first"], position["stop"]
+    items = [order[place % stop] for place in shared_places(first, stop, data_rank, num_data_ranks, whole.uneven)]
+    items = in_batches(items, whole.batch_size, drops_last=whole.drops_last)
+    by = {"batch_size": None, "sampler": items} if loader.batch_sampler is None else {"batch_sampler": items}
+    generator = torch.Generator().manual_seed(position["seed"] + first + data_rank)
+    reader = to_stateful(copy_loader(loader, DataLoader, **by, generator=generator))
+    return RestOfOrder(position, reader, len(items), finish)
+
+
+def _draw_order(loader: Any, whole: WholeOrder, position: dict[str, Any]) -> tuple[list[Any], Callable[[], None]]:
+    """Return the order of a position, drawn again as it was drawn then, and what to call at the end of a pass.
+
 
     Raises:
         ValueError: If the sampler is another one, or of another length; or if its order cannot be known, as that of one
@@ -224,7 +243,7 @@ def draw_order(
         _check_replicas(whole, position["worlds"])
     with isolated_randomness(generators):
         if "loader" in origin:
-            order = _read_order(loader, whole, origin, make_reader)
+            order = _read_order(loader, whole, origin)
         elif "start" not in origin or has_fixed_order(sampler):
             order, draws, is_known = list(sampler), False, whole.replica is not None or has_fixed_order(sampler)
         else:
@@ -270,9 +289,7 @@ class _Indices(Dataset[Any]):
         return index
 
 
-def _read_order(
-    loader: Any, whole: WholeOrder, origin: dict[str, Any], make_reader: Callable[[dict[str, Any]], Any]
-) -> list[Any]:
+def _read_order(loader: Any, whole: WholeOrder, origin: dict[str, Any]) -> list[Any]:
     """Return what a loader with an own state would have given from that state on, as indices."""
     size, has_batches = origin["batch_size"], loader.batch_sampler is not None
     by_sample = {"sampler": whole.sampler, "batch_size": size, "drop_last": False}
@@ -280,7 +297,11 @@ def _read_order(
     changes |= {"dataset": _Indices(len(loader.dataset)), "collate_fn": list if has_batches else _same}
     if origin["num_workers"] == 0:
         changes |= {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
-    reader = make_reader(changes | {"num_workers": origin["num_workers"]})
+    changes["num_workers"] = origin["num_workers"]
+    if is_converted(loader):
+        reader = to_stateful(copy_loader(loader, DataLoader, **changes))
+    else:
+        reader = copy_loader(loader, sys.modules["torchdata.stateful_dataloader"].StatefulDataLoader, **changes)
     reader.load_state_dict(copy.deepcopy(origin["loader"]))
     items = list(reader)
     return items if size is None else [item for batch in items for item in batch]
@@ -288,9 +309,3 @@ def _read_order(
 
 def _same(item: Any) -> Any:
     return item
-
-
-def rest_loader(loader: Any, items: Sequence[Any], seed: int) -> DataLoader[Any]:
-    """Return a loader of some batches, or samples where there are no batches, of the dataset of another one."""
-    by = {"batch_size": None, "sampler": items} if loader.batch_sampler is None else {"batch_sampler": items}
-    return copy_loader(loader, DataLoader, **by, generator=torch.Generator().manual_seed(seed))

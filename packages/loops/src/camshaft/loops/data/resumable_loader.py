@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from itertools import islice
 from typing import Any, Literal
 
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
     copy_loader,
     has_state,
-    is_plain,
     is_stream,
     kind_to_copy,
     length_of,
     nodes_of,
-    order_of,
     read_promised,
     samplers_of,
 )
 from camshaft.loops.data.rest_of_order import (
     Resharing,
+    RestOfOrder,
     advanced,
     check_sampler,
-    draw_order,
     position_in,
-    rest_loader,
-    share_rest,
+    rest_of_order,
     whole_order,
 )
-from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, has_fixed_order, stateful_samplers
+from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
+from camshaft.loops.data.stateful_loader import carries_state, is_converted, is_stateless_stream, to_stateful
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
     ShareableStream,
@@ -88,12 +86,14 @@ class ResumableLoader:
             draws no random numbers between its batches.
 
     Attributes:
+        data_rank: Rank of this process among those that share the data.
+        num_data_ranks: Number of these.
         resharing: What to know of the run whose state is loaded next, if that had another number of processes.
         is_ahead: Whether the batch that was read last is still to be used.
         gives_again: Whether the next iteration gives that batch of the loaded state once more.
     """
 
-    shares: tuple[range, int] = range(1), 1
+    data_rank, num_data_ranks = 0, 1
     ends_as_promised = True  # reading it beyond its end reads no data
 
     def __init__(self, loader: Iterable[Any], stateless: StatelessLoaders = "refuse") -> None:
@@ -102,10 +102,10 @@ class ResumableLoader:
         nodes = sys.modules.get("torchdata.nodes")
         self._source: Any = nodes.Loader(loader) if nodes is not None and isinstance(loader, nodes.BaseNode) else loader
         self._is_node_loader = nodes is not None and isinstance(self._source, nodes.Loader)
-        self._is_converted = (is_plain(loader) and not _is_stateless_stream(loader)) or _fast_forwards(loader)
+        self._is_converted = is_converted(loader)
         if self._is_converted:
-            self._source = _to_stateful(loader)  # type: ignore[arg-type]
-        self._is_stateless = _is_stateless_stream(loader) or not has_state(self._source)
+            self._source = to_stateful(loader)  # type: ignore[arg-type]
+        self._is_stateless = is_stateless_stream(loader) or not has_state(self._source)
         self._resumed: Iterator[Any] | None = None
         self._unread: dict[str, Any] | None = None  # the loader's state that was loaded, until it is read
         self._fresh_start: FreshStart | None = None  # after a state was loaded, until the next iteration has begun
@@ -113,8 +113,7 @@ class ResumableLoader:
         self._before_begin: dict[str, Any] | None = None  # random numbers before an iteration that nothing reads yet
         self.resharing: Resharing | None = None
         self.is_ahead = False
-        self._rest_reader: Any = None  # of the rest of an order
-        self._rest: tuple[dict[str, Any], int, Callable[[], None]] | None = None  # of an order; see `draw_order`
+        self._rest: RestOfOrder | None = None  # that is read in place of the loader
         self._follows_samples = False
         self.gives_again = False
         self._num_before_load = 0
@@ -153,7 +152,7 @@ class ResumableLoader:
     @property
     def _reader(self) -> Any:
         """The loader that the iteration which runs reads."""
-        return self._source if self._rest_reader is None else self._rest_reader
+        return self._source if self._rest is None else self._rest.reader
 
     @cached_property
     def _samplers(self) -> list[Any]:
@@ -256,7 +255,7 @@ class ResumableLoader:
     @property
     def _num_in_iteration(self) -> int | float:
         """Number of batches of the iteration that runs: of a whole one, or of the rest of one."""
-        return self._num_promised if self._rest is None else self._rest[1]
+        return self._num_promised if self._rest is None else self._rest.num_batches
 
     @property
     def num_left(self) -> int | float:
@@ -285,7 +284,7 @@ class ResumableLoader:
             state["samplers"] = [copy.deepcopy(sampler.state_dict()) for sampler in self._samplers]
         if self._is_stateless or not self._was_begun:
             return state
-        if self._is_under_way or not self._is_converted or _carries_state(self.loader):  # type: ignore[arg-type]
+        if self._is_under_way or not self._is_converted or carries_state(self.loader):  # type: ignore[arg-type]
             if self._unread:  # the source may have begun anew already
                 return state | self._unread
             if self._rest is None or self._num_read:
@@ -307,29 +306,39 @@ class ResumableLoader:
             self._is_under_way, self._is_exhausted = state["is_under_way"], state["is_exhausted"]
             if self._is_under_way:
                 self._resume(state)
-            elif self._samplers and "samplers" in state and (self.resharing is not None or not self._was_begun):
+            elif self._load_between(state):
                 self._was_begun, self._unread = False, None
-                dataset = self.loader.dataset  # type: ignore[attr-defined]
-                for sampler, its_state in zip(self._samplers, state["samplers"], strict=True):
-                    if continues_from_end(sampler, its_state, is_exhausted=True, dataset=dataset):
-                        sampler.load_state_dict(copy.deepcopy(its_state))
-            elif self.resharing is not None and self._is_map_style and not self._samplers:
-                self._was_begun, self._unread = False, None  # nothing outlives an epoch
-            elif _has_other_state(self.loader) or (
-                self.resharing is not None and self.resharing.num_before == self.shares[1] and "loader" in state
-            ):
-                self._was_begun, self._unread = False, None
-                name = type(self.loader).__name__
-                why = _OTHER_STATE if _has_other_state(self.loader) else _OTHER_WORKERS
-                warn_user(f"The state of the train loader ({name}) is not restored; epochs may differ.{why}")
-            elif "loader" in state:
-                ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
-                going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
-                if any(going_on) or not going_on:
-                    self._load_end(state)
             if "before_begin" in state:
                 restore_random_state(state["before_begin"], generators)
                 self.begin()
+
+    def _load_between(self, state: dict[str, Any]) -> bool:
+        """Load a state from between two iterations. Returns whether the loader's own state was left out."""
+        is_reshared = self.resharing is not None
+        if self._samplers and "samplers" in state and (is_reshared or not self._was_begun):
+            dataset = self.loader.dataset  # type: ignore[attr-defined]
+            for sampler, its_state in zip(self._samplers, state["samplers"], strict=True):
+                if continues_from_end(sampler, its_state, is_exhausted=True, dataset=dataset):
+                    sampler.load_state_dict(copy.deepcopy(its_state))
+            return True
+        if is_reshared and self._is_map_style and not self._samplers:
+            return True  # nothing outlives an epoch
+        has_other_state = _has_other_state(self.loader)
+        if has_other_state or (self._has_other_workers and "loader" in state):
+            name, why = type(self.loader).__name__, _OTHER_STATE if has_other_state else _OTHER_WORKERS
+            warn_user(f"The state of the train loader ({name}) is not restored; epochs may differ.{why}")
+            return True
+        if "loader" in state:
+            ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
+            going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
+            if any(going_on) or not going_on:
+                self._load_end(state)
+        return False
+
+    @property
+    def _has_other_workers(self) -> bool:
+        """True if as many processes read otherwise (see `is_read_otherwise`) what the state to be loaded is of."""
+        return self.resharing is not None and self.resharing.num_before == self.num_data_ranks
 
     @property
     def _shareable(self) -> tuple[ShareableStream, bool] | None:
@@ -339,7 +348,7 @@ class ResumableLoader:
         """Return the state of a stream for all processes, after what they have used of it."""
         batch_size = getattr(self.loader, "batch_size", None) if gives_samples else None
         num_used = self._num_read - self._num_before_load - self.is_ahead
-        return copy.deepcopy(stream.shared_state(num_used * (batch_size or 1) * self.shares[1]))
+        return copy.deepcopy(stream.shared_state(num_used * (batch_size or 1) * self.num_data_ranks))
 
     @property
     def num_workers(self) -> int:
@@ -348,9 +357,8 @@ class ResumableLoader:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples in a batch of a share; None if the loader does not tell."""
-        sampler = getattr(self.loader, "batch_sampler", None)
-        return sampler.batch_size if isinstance(sampler, SharedSampler) else getattr(self.loader, "batch_size", None)
+        """Samples in a batch; None if the loader does not tell."""
+        return getattr(self.loader, "batch_size", None)
 
     def is_read_otherwise(self, batch_size: int | None, num_workers: int) -> bool:
         """Return whether the loader's own state was taken with other batches, which matter to a sampler, or workers.
@@ -365,15 +373,15 @@ class ResumableLoader:
     def _position(self) -> dict[str, Any] | None:
         """Return the position in the order of all processes; None if that is unknown."""
         if self._rest is not None:
-            return {**self._rest[0], "num_read": self._num_read}
-        whole = None if self._is_node_loader or not self._num_read else whole_order(self.loader, self.shares[1])
+            return {**self._rest.position, "num_read": self._num_read}
+        whole = None if self._is_node_loader or not self._num_read else whole_order(self.loader, self.num_data_ranks)
         if whole is None:
             return None
         parts = (one for part in (self._source, self.loader) for one in samplers_of(part))
         replayed = next((part for part in parts if isinstance(part, ReplayedSampler)), None)
-        if replayed is None and self.shares[1] > 1 and whole.replica is None:
+        if replayed is None and self.num_data_ranks > 1 and whole.replica is None:
             return None
-        return position_in(self.loader, whole, replayed, self.shares, self._num_read)
+        return position_in(self.loader, whole, replayed, self.num_data_ranks, self._num_read)
 
     def _go_on_with_rest(self, state: dict[str, Any]) -> None:
         """Let the next iteration read the rest of an order that was shared out anew, now or before.
@@ -381,29 +389,25 @@ class ResumableLoader:
         Raises:
             ValueError: If the order of all is not known, or not of this loader.
         """
-        whole, position = whole_order(self.loader, self.shares[1]), state.get("position")
+        whole, position = whole_order(self.loader, self.num_data_ranks), state.get("position")
         if self.resharing is not None and (position is None or whole is None):
-            if self.resharing.num_before == self.shares[1]:
+            if self._has_other_workers:
                 rule = "read by as many workers, in batches of the same size, as in the checkpoint, or tell its order"
                 action = "Give the same, or resume from a checkpoint that was saved at an epoch's end."
                 raise ValueError(must_be("train loader", rule, self.loader, "fit", action))
             rule = f"that of the checkpoint ({self.resharing.num_before}), which was saved inside an epoch"
             end = "resume from a checkpoint that was saved at an epoch's end"
             action = f"Use as many processes, {end}, or give a stream `shared_state` and `load_shared_state`."
-            got = f"{self.shares[1]}, among which the order of its samples cannot be shared out anew"
+            got = f"{self.num_data_ranks}, among which the order of its samples cannot be shared out anew"
             name = type(self.loader).__name__
             raise ValueError(f"`number of processes` must be {rule}, but got {got} ({name}) in fit. {action}")
         assert position is not None and whole is not None
         own = state.get("loader")
         if self.resharing is not None:
-            position, own = advanced(position, self.resharing, whole, self.shares, own), None
+            position, own = advanced(position, self.resharing, whole, self.num_data_ranks, own), None
         self._unread = None if own is None else self._unread
         self._num_read = position["num_read"]
-        order, finish = draw_order(self.loader, whole, position, self._make_reader)
-        items = share_rest(order, whole, position, self.shares)
-        seed = position["seed"] + position["first"] + self.shares[0][0]
-        self._rest_reader = _to_stateful(rest_loader(self.loader, items, seed))
-        self._rest = position, len(items), finish
+        self._rest = rest_of_order(self.loader, whole, position, self.data_rank, self.num_data_ranks)
         if self._follows_samples and self._order is not None:
             self._order.recorded = {}
         if own is not None:
@@ -420,21 +424,13 @@ class ResumableLoader:
         self._start = state.get("start")
         self._resumed = iter(self._source)
 
-    def _make_reader(self, changes: dict[str, Any]) -> Any:
-        """Return a loader with a state that reads as this one does, but for some arguments."""
-        loader: Any = self.loader
-        if self._is_converted:
-            return _to_stateful(copy_loader(loader, DataLoader, **changes))
-        return copy_loader(loader, sys.modules["torchdata.stateful_dataloader"].StatefulDataLoader, **changes)
-
     def _leave_rest(self) -> None:
         """Read the loader itself from now on."""
         if self._rest is not None:
-            _, num_batches, finish = self._rest
-            if self._num_read == num_batches:
-                finish()
+            if self._num_read == self._rest.num_batches:
+                self._rest.finish()
                 self._is_exhausted = True
-            self._rest, self._rest_reader, self._was_begun = None, None, False
+            self._rest, self._was_begun = None, False
 
     def _resume(self, state: dict[str, Any]) -> None:
         if "shared" in state and (self.resharing is not None or self._is_stateless):
@@ -444,7 +440,7 @@ class ResumableLoader:
         if self.resharing is not None or is_rest:
             self._go_on_with_rest(state)
             return
-        whole = whole_order(self.loader, self.shares[1]) if "position" in state else None
+        whole = whole_order(self.loader, self.num_data_ranks) if "position" in state else None
         if whole is not None:
             check_sampler(whole, state["position"])
         self._num_read = state["num_read"]
@@ -510,30 +506,6 @@ class ResumableLoader:
                 self._source.load_state_dict(own)  # that one began anew already, but not in its turn
 
 
-def _fast_forwards(loader: object) -> bool:
-    """Return whether a loader of torchdata would begin its sampler anew and skip what was used, from other numbers."""
-    torchdata = sys.modules.get("torchdata.stateful_dataloader")
-    if torchdata is None or kind_to_copy(loader) is not torchdata.StatefulDataLoader or is_stream(loader):
-        return False
-    order = order_of(loader)  # type: ignore[arg-type]
-    if order is not None and has_fixed_order(order["sampler"]):
-        return False
-    kept = (torchdata.sampler.RandomSampler, ReplayedSampler)
-    return not any(isinstance(one, kept) or has_state(one) for one in samplers_of(loader))
-
-
-def _is_stateless_stream(loader: object) -> bool:
-    """Return whether a loader reads an `IterableDataset` without state, as torch's or torchdata's loaders do.
-
-    torchdata's would read and drop batches as well, but count them twice.
-    """
-    if not is_stream(loader) or has_state(loader.dataset):  # type: ignore[attr-defined]
-        return False
-    torchdata = sys.modules.get("torchdata.stateful_dataloader")
-    own = getattr(type(loader), "state_dict", None)
-    return own is None or (torchdata is not None and own is torchdata.StatefulDataLoader.state_dict)
-
-
 def _resumes_in_workers(stream: Any, loader: DataLoader[Any]) -> bool:
     """Return whether workers restore a stream exactly, by a trial: there it may divide itself, and its numbers."""
     if getattr(stream, "resumes_exactly", False):
@@ -544,7 +516,8 @@ def _resumes_in_workers(stream: Any, loader: DataLoader[Any]) -> bool:
         if dataset is None:
             return True
         dataset.resumes_exactly = True  # no trial within a trial
-        trials.append(ResumableLoader(copy_loader(loader, DataLoader, **_order_of(loader), dataset=dataset)))
+        sizes = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        trials.append(ResumableLoader(copy_loader(loader, DataLoader, **sizes, dataset=dataset)))
     whole, resumed = trials
     batches, num_batches = iter(whole), 2 * loader.num_workers
     next(batches, None)
@@ -598,83 +571,3 @@ def _has_other_state(loader: object) -> bool:
     """Return whether a loader, or its dataset, has a `state_dict` with other arguments than torch's protocol has."""
     parts = (loader, getattr(loader, "dataset", None))
     return not has_state(loader) and any(hasattr(part, "state_dict") and not has_state(part) for part in parts)
-
-
-_NUM_STEPS_BETWEEN_SNAPSHOTS = 16  # of worker processes; a resumed run reads up to this number of batches again
-
-
-def _to_stateful(loader: DataLoader[Any]) -> Any:
-    """Return torchdata's `StatefulDataLoader` with the same batches from the same random numbers as a plain loader."""
-    from torchdata.stateful_dataloader import StatefulDataLoader  # costs an import that few programs need
-
-    changes: dict[str, Any] = _order_of(loader)
-    dataset: Any = loader.dataset
-    if loader.num_workers > 0:
-        changes["snapshot_every_n_steps"] = _NUM_STEPS_BETWEEN_SNAPSHOTS
-    if not isinstance(dataset, IterableDataset):
-        # torchdata would call methods of these names that take other arguments
-        if loader.num_workers > 0 or (hasattr(dataset, "state_dict") and not has_state(dataset)):
-            changes["dataset"] = _WorkerDataset(dataset)
-    elif loader.num_workers > 0 and has_state(dataset):
-        changes["dataset"] = _WorkerStream(dataset)
-    return copy_loader(loader, StatefulDataLoader, **changes)
-
-
-def _carries_state(loader: DataLoader[Any]) -> bool:
-    """Return whether a loader carries more than random numbers of the main process from one epoch to the next."""
-    parts = [*samplers_of(loader), *([] if loader.num_workers else [loader.dataset])]
-    return (loader.num_workers > 0 and loader.persistent_workers) or any(map(has_state, parts))
-
-
-def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return the arguments by which a stateful loader reads in the order of a plain one."""
-    if is_stream(loader):
-        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    sampler, batch_sampler = loader.sampler, loader.batch_sampler
-    generators = generators_of(loader)
-    parts = stateful_samplers(loader)
-    stateful = {id(part) for part in parts}
-    if id(sampler) in stateful and type(batch_sampler) is BatchSampler:
-        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "sampler": sampler}
-    own = sampler if batch_sampler is None else batch_sampler
-    own = own if id(own) in stateful else ReplayedSampler(own, generators, parts)
-    return {"batch_size": None, "sampler": own} if batch_sampler is None else {"batch_sampler": own}
-
-
-class _WorkerDataset(Dataset[Any]):
-    """A dataset in a worker process, with the random numbers that it draws there as part of its state.
-
-    Everything else is the dataset's own, so that code in a worker which looks for its dataset finds it.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        object.__setattr__(self, "_dataset", dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._dataset[index]
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getattr__(self, name: str) -> Any:
-        if (name.startswith("__") and name != "__getitems__") or name == "_dataset":  # not there yet while unpickled
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._dataset, name, value)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"random": random_state(), "dataset": self._dataset.state_dict() if has_state(self._dataset) else None}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if has_state(self._dataset):
-            self._dataset.load_state_dict(state["dataset"])
-        restore_random_state(state["random"])
-
-
-class _WorkerStream(_WorkerDataset, IterableDataset[Any]):
-    """A stream in a worker process, likewise."""
-
-    def __iter__(self) -> Any:
-        return iter(self._dataset)

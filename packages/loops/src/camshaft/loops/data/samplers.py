@@ -37,53 +37,32 @@ def stateful_samplers(loader: DataLoader[Any]) -> list[Any]:
     return exact
 
 
-def shares_of(strategy: Strategy) -> tuple[range, int]:
-    """Return the shares of the data that a process reads, and the number of all shares.
-
-    A process reads one share, that of its data rank, unless its strategy lets it play several logical ranks.
-    """
-    num_logical_ranks: int | None = getattr(strategy, "num_logical_ranks", None)
-    if num_logical_ranks is not None:
-        shares: range = getattr(strategy, "logical_ranks")  # noqa: B009
-        return shares, num_logical_ranks
-    return range(strategy.data_rank, strategy.data_rank + 1), strategy.num_data_ranks
-
-
-def end_of_shares(first: int, stop: int, num_shares: int, uneven: Uneven) -> int:
-    """Return the end of the places that are shared out, which may lie before or behind `stop`; see `shared_places`."""
-    if uneven == "keep":
-        return stop
-    num_each, num_left = divmod(stop - first, num_shares)
-    return first + (num_each + (uneven == "fill" and num_left > 0)) * num_shares
-
-
-def shared_places(
-    first: int, stop: int, shares: range, num_shares: int, uneven: Uneven, batch_size: int = 1
-) -> Iterator[range]:
-    """Yield the places of an order that some shares take, batch by batch, one of each share in turn.
-
-    Share j of N takes each N-th place, from the j-th after `first` on.
+def shared_places(first: int, stop: int, rank: int, num_ranks: int, uneven: Uneven) -> range:
+    """Return the places of an order that a process takes: each so-many-th, from its rank on.
 
     Args:
         first: The first place that is shared out.
         stop: The end of the order, or of its part.
-        shares: The shares.
-        num_shares: Number of all shares.
-        uneven: As in `SharedSampler`; with "fill" places from `stop` on come last.
-        batch_size: Places of a share in a batch; the last one may have fewer.
+        rank: Rank of the process among those that share the data.
+        num_ranks: Number of these.
+        uneven: As in `SharedSampler`; with "fill" some places lie behind `stop`.
     """
-    end = end_of_shares(first, stop, num_shares, uneven)
-    of_shares = [range(first + share, end, num_shares) for share in shares]
-    for begin in range(0, max(map(len, of_shares)), batch_size):
-        yield from filter(None, (places[begin : begin + batch_size] for places in of_shares))
+    num_each, num_left = divmod(stop - first, num_ranks)
+    even_stop = first + (num_each + (uneven == "fill" and num_left > 0)) * num_ranks
+    return range(first + rank, stop if uneven == "keep" else even_stop, num_ranks)
+
+
+def in_batches(items: list[Any], size: int | None, *, drops_last: bool) -> list[Any]:
+    """Return batches of some items, or the items for a size of None; a last batch of fewer may be left out."""
+    if size is None:
+        return items
+    stop = len(items) - (len(items) % size if drops_last else 0)
+    return [items[begin : begin + size] for begin in range(0, stop, size)]
 
 
 @attrs.define(eq=False, repr=False)
 class SharedSampler:
-    """Gives one process its shares of what a sampler gives: share j of N is every N-th, beginning with the j-th.
-
-    That is one share, by the process's data rank, unless it plays several logical ranks (see `shares_of`): then it
-    gives one item, or one batch, of each in turn.
+    """Gives process r of N its share of what a sampler gives: every N-th, beginning with the r-th.
 
     All processes draw the same order, under the random numbers of the first one; that one's go on as if it were alone.
     A process whose numbers were the same goes on with it, any other one with its own. So the order is drawn as a whole,
@@ -92,11 +71,9 @@ class SharedSampler:
 
     Args:
         sampler: A sampler of indices, or of batches of them, that tells its length; the same in all processes.
-        uneven: Treatment of the rest if the length is no multiple of the number of shares: with "fill" the first
-            ones are given again and with "cut" none of them, so that all shares have equally many; with "keep" some
+        uneven: Treatment of the rest if the length is no multiple of the number of processes: with "fill" the first
+            ones are given again and with "cut" none of them, so that all processes have equally many; with "keep" some
             have one more.
-        batch_size: Number of items of a share that are given as one list; None gives items. With "cut" a last list of
-            fewer is left out.
         generators: Generators that it may draw from, beside the global ones.
         parts: Samplers with a state of their own that it reads by.
     """
@@ -104,7 +81,6 @@ class SharedSampler:
     sampler: Any
     _strategy: Strategy
     uneven: Uneven = attrs.field(kw_only=True)
-    batch_size: int | None = attrs.field(default=None, kw_only=True)
     generators: Sequence[torch.Generator] = attrs.field(default=(), kw_only=True)
     parts: Sequence[Any] = attrs.field(default=(), kw_only=True)
     _prepared: _Draw | None = attrs.field(default=None, init=False)
@@ -117,28 +93,23 @@ class SharedSampler:
         return not has_fixed_order(self.sampler)
 
     def __len__(self) -> int:
-        shares, num_shares = shares_of(self._strategy)
-        end = end_of_shares(0, len(self.sampler), num_shares, self.uneven)
-        nums = [len(range(share, end, num_shares)) for share in shares]
-        size = self.batch_size or 1
-        return sum(num // size if self.uneven == "cut" else -(-num // size) for num in nums)
+        return len(self._places)
+
+    @property
+    def _places(self) -> range:
+        strategy = self._strategy
+        return shared_places(0, len(self.sampler), strategy.data_rank, strategy.num_data_ranks, self.uneven)
 
     def __iter__(self) -> Iterator[Any]:
-        shares, num_shares = shares_of(self._strategy)
-        length, size = len(self.sampler), self.batch_size
-        if len(shares) == 1 and size is None and not self.draws:
-            end = end_of_shares(0, length, num_shares, self.uneven)
-            yield from islice(chain.from_iterable(repeat(self.sampler, end)), shares[0], end, num_shares)
+        places = self._places
+        if not self.draws:
+            repeated = chain.from_iterable(repeat(self.sampler, places.stop))
+            yield from islice(repeated, places.start, places.stop, places.step)
             return
-        draw = self._begin() if self.draws else _Draw(list(self.sampler), iter(()), {}, {})
-        order, num_items = draw.order, size or (1 if len(shares) > 1 else max(1, length))
-        batches = [
-            [order[place % length] for place in places]
-            for places in shared_places(0, length, shares, num_shares, self.uneven, num_items)
-            if size is None or self.uneven != "cut" or len(places) == size
-        ]
-        draw.order = order = []  # the rest of it is not needed any more
-        yield from batches if size is not None else chain.from_iterable(batches)
+        draw = self._begin()
+        share = [draw.order[place % len(draw.order)] for place in places]
+        draw.order = []  # the rest of it is not needed any more
+        yield from share
         next(draw.rest, None)  # at its end a sampler may draw once more, as `RandomSampler` does
 
     def prepare(self) -> None:
@@ -273,6 +244,13 @@ def _checksum(order: Iterable[Any]) -> int | None:
     return None
 
 
+def as_integers(indices: Any) -> list[int] | None:
+    """Return what a sampler gives, an index or a batch of them, as integers; None for others."""
+    with suppress(TypeError, OverflowError):
+        return array("q", indices if isinstance(indices, (list, tuple)) else (indices,)).tolist()
+    return None
+
+
 @attrs.define(eq=False, repr=False)
 class ReplayedSampler:
     """Replays a sampler: keeps the random numbers from which its pass began.
@@ -334,10 +312,7 @@ class _ReplayedIndices(Iterator[Any]):
         index = next(self._indices)
         recorded = self._owner.recorded
         if recorded is not None:
-            try:
-                recorded[self._num_given] = array("q", index if isinstance(index, (list, tuple)) else (index,)).tolist()
-            except (TypeError, OverflowError):
-                recorded[self._num_given] = None  # no integers
+            recorded[self._num_given] = as_integers(index)
         self._num_given += 1
         return index
 

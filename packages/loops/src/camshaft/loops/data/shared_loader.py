@@ -28,7 +28,6 @@ from camshaft.loops.data.samplers import (
     SharedSampler,
     Uneven,
     randomness_of_first_rank,
-    shares_of,
     stateful_samplers,
 )
 from camshaft.loops.data.stateful_streams import checksum
@@ -47,8 +46,7 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     gives, beginning with the r-th. So the batches that the processes read at the same time are together what one
     process reads with N times the batch size. All processes have equally many batches: where the samples do not
     suffice, the first ones of the order are given again, or with `drop_last` the rest is left out, as it is on one
-    process. The batches of a user's own batch sampler are shared out whole, and the first ones given again. A process
-    that plays several logical ranks gives their batches in turn, as `SharedSampler` does.
+    process. The batches of a user's own batch sampler are shared out whole, and the first ones given again.
 
     Validation, test and prediction are shared out by batch: process r takes each N-th batch. Each sample counts once,
     in the batch in which it is on one process, and some processes have one batch more than others.
@@ -69,8 +67,7 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
         TypeError: If a sampler does not tell its length.
         ValueError: If a `DataLoader` overrides iteration, so that it may ignore a sampler.
     """
-    shares, num_shares = shares_of(strategy)
-    if num_shares == 1:
+    if strategy.num_data_ranks == 1:
         return loader
     if isinstance(loader, CombinedLoader):
         return loader.with_loaders(lambda leaf: share_out(leaf, strategy, stage=stage))
@@ -88,10 +85,6 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
     if order is None or (loader.batch_sampler is not None and stage != "train"):
         order, key = {}, "batch_sampler"
         sampler = _shared(loader, loader.batch_sampler, strategy, stage, drops=False)
-    elif len(shares) > 1 and order["batch_size"] is not None:
-        size, drops, key = order["batch_size"], order["drop_last"], "batch_sampler"
-        sampler = _shared(loader, order["sampler"], strategy, stage, drops=drops, batch_size=size)
-        order = {}
     else:
         sampler = _shared(loader, order["sampler"], strategy, stage, drops=order["drop_last"])
     if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
@@ -133,8 +126,7 @@ def count_share(loader: Any, shared: Any, limit: int | float, argument: str, str
     pairs = zip(leaves_of(loader), leaves_of(shared), strict=True)
     if isinstance(limit, float) and all(leaf is not its_share for leaf, its_share in pairs):
         num_batches = count_batches(loader, limit, argument)
-        shares, num_shares = shares_of(strategy)
-        return sum(len(range(share, int(num_batches), num_shares)) for share in shares)
+        return len(range(strategy.data_rank, int(num_batches), strategy.num_data_ranks))
     return count_batches(shared, limit, argument)
 
 
@@ -186,17 +178,15 @@ def check_same_data(lengths: list[int | None], name: str) -> None:
         raise ValueError(must_be(name, rule, f"lengths {lengths} of all processes", "share_out", action))
 
 
-def _shared(
-    loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: str, *, drops: bool, batch_size: int | None = None
-) -> SharedSampler:
+def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: str, *, drops: bool) -> SharedSampler:
     try:
         len(sampler)
     except (TypeError, NotImplementedError) as error:
         rule = f"one whose sampler tells its length, to be shared out among {strategy.num_data_ranks} processes"
         raise TypeError(must_be(f"{stage} loader", rule, sampler, "share_out", _ACTION)) from error
     uneven: Uneven = "keep" if stage != "train" else "cut" if drops else "fill"
-    of_loader: dict[str, Any] = {"generators": generators_of(loader), "parts": stateful_samplers(loader)}
-    return SharedSampler(sampler, strategy, uneven=uneven, batch_size=batch_size, **of_loader)
+    generators, parts = generators_of(loader), stateful_samplers(loader)
+    return SharedSampler(sampler, strategy, uneven=uneven, generators=generators, parts=parts)
 
 
 def _warn_of_padding(loader: DataLoader[Any], stage: str) -> None:
@@ -232,6 +222,7 @@ class EvenLoader(ResumableLoader):
         self.is_asked = False
         self._is_compared = False
         self._strategy = strategy
+        self.data_rank, self.num_data_ranks = strategy.data_rank, strategy.num_data_ranks
 
     def __len__(self) -> int:
         if self.length is None:

@@ -13,7 +13,6 @@ from camshaft.loops.data.combined_loader import CombinedLoader, length_of
 from camshaft.loops.data.loaders import ReadAhead, count_batches, is_open_ended, numbered
 from camshaft.loops.data.rest_of_order import Resharing
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
-from camshaft.loops.data.samplers import shares_of
 from camshaft.loops.data.shared_loader import EvenLoader, agree_on_lengths
 
 Numbered = tuple[int, Any, bool]
@@ -58,7 +57,6 @@ class TrainingBatches:
         strategy: Strategy | None = None,
     ) -> None:
         self._strategy = None if strategy is None or strategy.num_data_ranks == 1 else strategy
-        self._shares = (range(1), 1) if strategy is None else shares_of(strategy)
         self._leaves: list[Any] = []  # each a `ResumableLoader`; with several processes an `EvenLoader`
         self._loader = self._resumable(loader, stateless)
         self._epochs = self._running = _Epoch(num_batches)
@@ -130,8 +128,9 @@ class TrainingBatches:
 
     @property
     def _division(self) -> list[Any]:
-        """Return the number of shares and the sizes of batches, which divide an epoch into batches."""
-        return [self._shares[1], *[leaf.batch_size for leaf in self._leaves]]
+        """Return the number of processes that share the data and the sizes of batches: they divide an epoch."""
+        num_data_ranks = 1 if self._strategy is None else self._strategy.num_data_ranks
+        return [num_data_ranks, *[leaf.batch_size for leaf in self._leaves]]
 
     @property
     def _num_workers(self) -> list[int]:
@@ -200,6 +199,5 @@ class TrainingBatches:
             return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
         shared = self._strategy
         leaf = ResumableLoader(loader, stateless) if shared is None else EvenLoader(loader, shared, stateless)
-        leaf.shares = self._shares
         self._leaves.append(leaf)
         return leaf

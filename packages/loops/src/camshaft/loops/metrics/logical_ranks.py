@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -24,13 +25,6 @@ from camshaft.loops.state.metric_state import (
     metrics_of,
     restore_metric_states,
 )
-
-T = TypeVar("T")
-
-
-def joined(of_processes: Sequence[Sequence[T]]) -> list[T]:
-    """Return what all logical ranks have, in their order, given that of each process's ranks."""
-    return [one for of_process in of_processes for one in of_process]
 
 
 class RankMetrics:
@@ -128,7 +122,7 @@ class RankMetrics:
             idx = next(idx for idx, one in enumerate(self._metrics) if one is metric)
             states += [slot[idx] for slot in self._slots[1:]]
         own = [states_of(state, metric) for state in states]
-        return [(each, True) for each in joined(self._strategy.all_gather(own))]
+        return [(each, True) for each in chain.from_iterable(self._strategy.all_gather(own))]
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the states of each rank of this process, as `metric_states` does."""
@@ -169,7 +163,7 @@ class LogicalExchange(MetricExchange):
         return rank in self._log.ranks.own
 
     def _gather_records(self, of_ranks: Sequence[Sequence[Record]]) -> list[tuple[Sequence[Record], bool]]:
-        return [(each, True) for each in joined(self._strategy.all_gather(of_ranks))]
+        return [(each, True) for each in chain.from_iterable(self._strategy.all_gather(of_ranks))]
 
     def gather_states(self, metric: Any) -> list[tuple[list[Any], bool]]:
         """Return the states of a metric of all logical ranks. Collective."""
@@ -225,10 +219,9 @@ class LogicalMetricLog(MetricLog):
 
     def record(self, name: str, value: Any, asked: Asked, batch_size: float | Tensor | None) -> Entry:
         """Record a value and return its entry; outside of steps for each rank of the process."""
-        if self._place >= 0:
-            return super().record(name, value, asked, batch_size)
         entry = super().record(name, value, asked, batch_size)
-        for place in range(1, 1 + len(self._further.get(self._current.stage, ()))):
+        further = self._further.get(self._current.stage, ()) if self._place < 0 else ()
+        for place in range(1, 1 + len(further)):
             self._follow(place)
             try:
                 super().record(name, value, asked, batch_size)
@@ -240,11 +233,9 @@ class LogicalMetricLog(MetricLog):
         """Forget the stage's earlier values and collect for its new epoch; see `MetricLog.start_epoch`."""
         super().start_epoch(stage, num_dataloaders, is_trial=is_trial)
         main = self._epochs[stage]
-        settings: dict[str, Any] = {"is_shared": True, "takes_options": self.takes_options}
-        settings["sends_steps"] = main.sends_steps
+        settings = {"is_shared": True, "takes_options": self.takes_options, "sends_steps": main.sends_steps}
         self._further[stage] = [
-            _UnsentLog(stage, num_dataloaders, **{**settings, "num_steps": dict(main.num_steps)})
-            for _ in self.ranks.own[1:]
+            _UnsentLog(stage, num_dataloaders, **settings, num_steps=dict(main.num_steps)) for _ in self.ranks.own[1:]
         ]
         self._batches = [None for _ in self.ranks.own]
 
