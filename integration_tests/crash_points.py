@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "test_support"))
 
 from crashes.checks import explore, faults_of_resumes, record
-from crashes.collectives import count, faults_of_ends
+from crashes.collectives import Ends, count
 from crashes.scenes import COLLECTIVES, SCENES
 from s3_server import environment, s3_server
 
@@ -51,8 +51,9 @@ def at_operations(name: str, folder: Path) -> tuple[Counts, dict[str, list[str]]
 def at_collectives(name: str, folder: Path) -> tuple[Counts, dict[str, list[str]]]:
     """Let a scene lose a rank before and after every collective. Return counts, and faults by where."""
     run = count(name, COLLECTIVES[name], folder)
-    ends = list(run.ends())
-    return (len(ends), len(ends), len(ends)), faults_of_ends(run, ends, folder)
+    every, ends = list(run.ends()), Ends(run, folder)
+    faults = ends.faults(every)
+    return (len(every), ends.num_folders, ends.num_folders), faults
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from crashes.checks import explore, faults_of_resumes, record
-from crashes.collectives import count, faults_of_ends
+from crashes.collectives import Ends, count
 from crashes.scenes import COLLECTIVES, SCENES
 from s3_server import environment, s3_server
 
@@ -40,4 +40,4 @@ def test_no_crash_loses_a_durable_checkpoint_on_s3(server: None, tmp_path: Path)
 def test_a_run_that_lost_a_rank_at_a_collective_ends_and_goes_on(tmp_path: Path) -> None:
     run = count("collectives", COLLECTIVES["collectives"], tmp_path)
     assert {"training", "validation", "saving", "preemption"} < set(run.phases[0])
-    assert faults_of_ends(run, run.sample(), tmp_path) == {}
+    assert Ends(run, tmp_path).faults(run.sample()) == {}

@@ -11,6 +11,7 @@ the others are. If one fails, the others have some seconds to end by themselves;
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -72,6 +73,7 @@ def main() -> None:
     sys.path[1:1] = sys.argv[2:3]
     for name in sys.argv[3:]:
         importlib.import_module(name)
+    gc.freeze()  # collections in the forked processes would copy all of its pages
     descriptors = next_request(socket.socket(fileno=int(sys.argv[1])))
     if not descriptors:
         return

@@ -19,9 +19,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from camshaft.strategies import read_checkpoint
 from crashes.checks import RANKS, WARM, on_ranks
 from crashes.results import Results, differences, results_of
-from crashes.scenes import Scene
+from crashes.scenes import Scene, digest
 
 NO_COLLECTIVES = ("wait_tensor", "wrap_tensor_autograd")
 SECONDS_TO_START = 10
@@ -127,32 +128,61 @@ def count(name: str, scene: Scene, folder: Path) -> Counted:
     return Counted(name, scene, phases, results_of(scene, root, weights))
 
 
-def faults_of_ends(run: Counted, ends: Iterable[End], folder: Path) -> dict[str, list[str]]:
-    """Let a rank end in each of these ways, and resume. Return what is wrong, by where."""
-    faults: dict[str, list[str]] = {}
-    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
-        for end, found in pool.map(lambda one: (one, _faults_of(run, one, folder / str(one))), ends):
-            for fault in found:
-                faults.setdefault(fault, []).append(f"{end}, {run.phases[end.rank][end.number]}")
-    return faults
+class Ends:
+    """Lets a rank of a run end in several ways, and resumes once from each different folder that is left.
+
+    Args:
+        run: The run.
+        folder: A folder for the files of runs.
+
+    Attributes:
+        num_folders: Number of different folders that were resumed from.
+    """
+
+    def __init__(self, run: Counted, folder: Path) -> None:
+        self.num_folders = 0
+        self._run = run
+        self._folder = folder
+        self._seen: set[Any] = set()
+
+    def faults(self, ends: Iterable[End]) -> dict[str, list[str]]:
+        """Return what is wrong after which end; nothing, as it should be."""
+        faults: dict[str, list[str]] = {}
+        with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+            for end, found in pool.map(lambda one: (one, self._faults_of(one, self._folder / str(one))), ends):
+                for fault in found:
+                    faults.setdefault(fault, []).append(f"{end}, {self._run.phases[end.rank][end.number]}")
+        return faults
+
+    def _faults_of(self, end: End, root: Path) -> list[str]:
+        run, scene = self._run, self._run.scene
+        args = [run.name, str(root), "end", str(end.rank), str(end.number), end.side]
+        outcome = run_ranks(RANKS, scene.num_ranks, args=args, imports=WARM)
+        if outcome.reports[end.rank]:
+            return ["the rank does not come to this collective"]
+        found = []
+        if not any(outcome.reports) and f"rank {end.rank} failed" not in outcome.output.lower():
+            found.append(f"the other rank does not say that rank {end.rank} failed")
+        for ((weights, _),) in filter(None, outcome.reports):
+            # after the last collectives that it waits for, the other rank comes to its end
+            found += [] if weights == run.results.weights else ["the other rank ends with other weights"]
+        if outcome.seconds > SECONDS_TO_START + scene.timeout_seconds:
+            found.append("the other rank does not end within the timeout")
+        key = left_at(root)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.num_folders += 1
+            weights = on_ranks(scene, run.name, str(root), "resume")
+            found += differences(results_of(scene, str(root), weights), run.results)
+        shutil.rmtree(root)
+        return found
 
 
-def _faults_of(run: Counted, end: End, root: Path) -> list[str]:
-    scene = run.scene
-    args = [run.name, str(root), "end", str(end.rank), str(end.number), end.side]
-    outcome = run_ranks(RANKS, scene.num_ranks, args=args, imports=WARM)
-    found = []
-    if outcome.reports[end.rank]:
-        return ["the rank does not come to this collective"]
-    for ((weights, _),) in filter(None, outcome.reports):
-        # after the last collectives that it waits for, the other rank comes to its end
-        found += [] if weights == run.results.weights else ["the other rank ends with other weights"]
-    is_over = any(outcome.reports)
-    if not is_over and f"rank {end.rank} failed" not in outcome.output.lower():
-        found.append(f"the other rank does not say that rank {end.rank} failed")
-    if outcome.seconds > SECONDS_TO_START + scene.timeout_seconds:
-        found.append("the other rank does not end within the timeout")
-    weights = on_ranks(scene, run.name, str(root), "resume")
-    found += differences(results_of(scene, str(root), weights), run.results)
-    shutil.rmtree(root)
-    return found
+def left_at(root: Path) -> Any:
+    """Return what tells apart the folders that a run can leave, but for names and times that each run has anew."""
+    files = [path for path in root.rglob("*") if not path.name.startswith((".", "flight_recorder"))]
+    saved = {path for path in files if path.suffix == ".ckpt"}
+    steps = [(path.name, digest(read_checkpoint(path)["state_dict"])) for path in sorted(saved)]
+    others = [(path.name, path.read_bytes()) for path in sorted(files) if path.is_file() and path not in saved]
+    unfinished = [path.name.partition(".ckpt")[0] for path in root.rglob(".*.ckpt*")]
+    return tuple(steps), tuple(other for other in others if ".ckpt" not in other[0]), tuple(sorted(unfinished))
