@@ -1,4 +1,4 @@
-"""Enumerates the crash points of each scene, and resumes for real from the first folder of each: `nox -s crashes`.
+"""Enumerates the crash points of each scene, and resumes for real from a sample, or from all: `nox -s crashes`.
 
 crash_points.py [SCENE ...]
 """
@@ -12,31 +12,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "test_support"))
 
-from crashes.checks import Checker, explore, points, record
-from crashes.scenes import SCENES
+from crashes.checks import explore, faults_of_resumes, record
+from crashes.collectives import Ends, count
+from crashes.scenes import COLLECTIVES, SCENES
+from s3_server import environment, s3_server
 
 MOST_RESUMES = {1: 200, 2: 4}
-"""By number of ranks: how many points of a scene are resumed for real, spread over it."""
+"""By number of ranks: how many points of a scene on files are resumed for real, spread over it."""
+Counts = tuple[int, int, int]
+"""Of points, of different folders, and of resumed ones."""
 
 
 def main(*names: str) -> None:
     """Print the counts of each scene; exit with 1 if anything is wrong."""
-    totals, is_wrong = [0, 0, 0], False
-    for name in names or SCENES:
+    totals, is_wrong = (0, 0, 0), False
+    for name in names or (*SCENES, *COLLECTIVES):
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            run = record(name, SCENES[name], Path(folder, "run"), Path(folder, "log"))
-            num_points, num_folders, faults = explore(run)
-            states = [state for _, _, state in points(run)]
-            sample = states[:: max(1, len(states) // MOST_RESUMES[run.scene.num_ranks])]
-            checker = Checker(run)
-            for state in sample:
-                for fault in checker.faults_of_resume(state):
-                    faults.setdefault(fault, []).append("a resume")
+            counts, faults = (at_collectives if name in COLLECTIVES else at_operations)(name, Path(folder))
         seconds = time.monotonic() - started
-        counts = (num_points, num_folders, len(sample))
-        totals = [total + count for total, count in zip(totals, counts, strict=True)]
-        print(f"{name}: {num_points} points, {num_folders} folders, {len(sample)} resumed, {seconds:.0f} s", flush=True)
+        totals = tuple(total + one for total, one in zip(totals, counts, strict=True))
+        print("{}: {} points, {} folders, {} resumed, {:.0f} s".format(name, *counts, seconds), flush=True)
         for fault, where in faults.items():
             is_wrong = True
             print(f"  {fault} ({len(where)} times, first {where[0]})", flush=True)
@@ -44,5 +40,22 @@ def main(*names: str) -> None:
     sys.exit(is_wrong)
 
 
+def at_operations(name: str, folder: Path) -> tuple[Counts, dict[str, list[str]]]:
+    """Cut a scene off after every operation on its files. Return counts, and faults by where."""
+    run = record(name, SCENES[name], folder)
+    num_points, num_folders, faults = explore(run)
+    num_resumes, of_resumes = faults_of_resumes(run, MOST_RESUMES[run.scene.num_ranks])
+    return (num_points, num_folders, num_resumes), faults | of_resumes
+
+
+def at_collectives(name: str, folder: Path) -> tuple[Counts, dict[str, list[str]]]:
+    """Let a scene lose a rank before and after every collective. Return counts, and faults by where."""
+    run = count(name, COLLECTIVES[name], folder)
+    every, ends = list(run.ends()), Ends(run, folder)
+    faults = ends.faults(every)
+    return (len(every), ends.num_folders, ends.num_folders), faults
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    with s3_server() as variables, environment(variables):
+        main(*sys.argv[1:])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from launching import run_ranks
+from s3_server import s3_server
 
 from camshaft.hooks_core.support.remote_files import claim, files_below, new_file
 from camshaft.strategies import read_checkpoint, write_checkpoint
@@ -27,34 +26,18 @@ MEGABYTE = 2**20
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """Return the address of a server of this module, which keeps what it has in memory."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert process.poll() is None, "the server has ended"
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-        process.kill()
+def server() -> Iterator[dict[str, str]]:
+    """Return the variables with which clients find a server of this module."""
+    with s3_server() as variables:
+        yield variables
 
 
 @pytest.fixture
-def bucket(server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(server: dict[str, str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the URL of an empty bucket that s3fs reaches, in this process and in those that it starts."""
     import s3fs
 
-    for name, value in {
-        "AWS_ENDPOINT_URL": server,
-        "AWS_ACCESS_KEY_ID": "nobody",
-        "AWS_SECRET_ACCESS_KEY": "nothing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
+    for name, value in server.items():
         monkeypatch.setenv(name, value)
     s3fs.S3FileSystem.clear_instance_cache()
     name = f"bucket{abs(hash(request.node.nodeid))}"

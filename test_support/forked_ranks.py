@@ -1,7 +1,8 @@
 """Start scripts in several processes that are forked after torch was imported, so that a test process imports it once.
 
-forked_ranks.py SOCKET
+forked_ranks.py SOCKET [FOLDER MODULE ...]
 
+The modules, which may lie in the folder, are imported before.
 Each message on the socket, a file descriptor, brings three descriptors (see `launching.ForkedRanks`): a file with the
 request, a file for the output, and a socket that is told the supervisor's process ID and, at the end, its exit status.
 A supervisor is forked for each request, and forks the ranks. Each rank has the variables that say who it is and where
@@ -10,6 +11,8 @@ the others are. If one fails, the others have some seconds to end by themselves;
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
 import runpy
@@ -67,6 +70,10 @@ def next_request(server: socket.socket) -> list[int]:
 
 
 def main() -> None:
+    sys.path[1:1] = sys.argv[2:3]
+    for name in sys.argv[3:]:
+        importlib.import_module(name)
+    gc.freeze()  # collections in the forked processes would copy all of its pages
     descriptors = next_request(socket.socket(fileno=int(sys.argv[1])))
     if not descriptors:
         return

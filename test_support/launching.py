@@ -84,6 +84,7 @@ def run_ranks(
     args: Sequence[str | Path] = (),
     options: Sequence[str] = (),
     disks: tuple[Path, Sequence[Path]] | None = None,
+    imports: Sequence[str] = (),
 ) -> Outcome:
     """Run a script in several processes on this machine and wait for all of them.
 
@@ -99,6 +100,8 @@ def run_ranks(
         options: Options of torchrun, for that launcher alone.
         disks: A path, and the folder that each process finds there on a machine of its own; see `on_machine`. For
             torchrun, which then has an agent on each, and SLURM.
+        imports: Modules, also of the script's folder, that are imported before ranks are forked, so that many starts
+            take little time each. They may start no threads.
     """
     with tempfile.TemporaryDirectory(prefix="camshaft-ranks-") as folder:
         script = script_or_code
@@ -129,7 +132,7 @@ def run_ranks(
             commands = [on_machine(number, command, disks[0], disk) for number, disk in enumerate(disks[1])]
         started = time.monotonic()
         with Path(folder, "output").open("w+") as output:
-            start = ForkedRanks if launcher == "forked" else _start
+            start = functools.partial(ForkedRanks, imports=imports) if launcher == "forked" else _start
             pairs = zip(commands, environments, strict=True)
             exit_codes = _wait([start(one, variables, output.fileno()) for one, variables in pairs], timeout)
             output.seek(0)
@@ -216,9 +219,12 @@ class ForkedRanks:
         command: The number of ranks, the port of the first one, the script and its arguments.
         environment: The ranks' environment variables; those that Python reads at its start are read once, at the first.
         output: Descriptor of the file that stdout and stderr go to.
+        imports: Modules that the process has imported, too.
     """
 
-    def __init__(self, command: list[str], environment: dict[str, str], output: int) -> None:
+    def __init__(
+        self, command: list[str], environment: dict[str, str], output: int, *, imports: Sequence[str] = ()
+    ) -> None:
         self._command = command
         self._exit_code: int | None = None
         self._status, theirs = socket.socketpair()
@@ -226,7 +232,8 @@ class ForkedRanks:
         with theirs, tempfile.TemporaryFile() as file:
             file.write(json.dumps(request).encode())
             file.seek(0)
-            socket.send_fds(_forking_process()[0], [b"start"], [file.fileno(), output, theirs.fileno()])
+            server = _forking_process(*((str(Path(command[2]).parent), *imports) if imports else ()))[0]
+            socket.send_fds(server, [b"start"], [file.fileno(), output, theirs.fileno()])
         self.pid = int(self._status.recv(16))
 
     def wait(self, timeout: float | None = None) -> int:
@@ -249,10 +256,10 @@ class ForkedRanks:
 
 
 @functools.cache
-def _forking_process() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _forking_process(*folder_and_imports: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Return the process that forks ranks and the socket that it serves; it ends with this process."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, str(_FORKED_RANKS), str(theirs.fileno())]
+    command = [sys.executable, str(_FORKED_RANKS), str(theirs.fileno()), *folder_and_imports]
     with theirs:
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()]}
         return ours, subprocess.Popen(command, env=clean_environment(), **options)

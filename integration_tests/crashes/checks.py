@@ -1,28 +1,32 @@
-"""What a run finds in a folder after a crash, beside what it may find."""
+"""What a run finds in a folder or a store after a crash, beside what it may find."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 from launching import run_ranks
+from s3_server import environment
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.hooks_core.support.durable_files import SUFFIX, found_at
+from camshaft.hooks_core.support.durable_files import found_at
+from camshaft.hooks_core.support.remote_files import is_url, join
 from camshaft.strategies import CheckpointError, read_checkpoint
 from camshaft.trainer.checkpoints import read_requested
+from crashes import stores
 from crashes.persistence import Disk, State, after_kill, after_power_cut, build, contents, contents_on_disk
 from crashes.recorder import Operation, operations_of, recording
-from crashes.scenes import Scene, digest, ledger_lines, make_trainer, train
+from crashes.results import Results, differences, results_of
+from crashes.scenes import Scene, digest, make_trainer, train
 
 JOB = {"TORCHELASTIC_RUN_ID": "crashes"}
 """The name of the job, in all processes."""
 RANKS = Path(__file__).parents[1] / "crash_ranks.py"
+WARM = ("crashes.scenes", "crashes.recorder", "crashes.collectives")
+"""What is imported before ranks are forked."""
 
 
 @attrs.frozen
@@ -30,67 +34,72 @@ class Recorded:
     """A run that was recorded.
 
     Attributes:
-        operations: What it did to its folder.
+        root: Its folder or URL.
+        operations: What it did there.
         orders: By digest of a checkpoint: the place of its save in the order of saves.
-        weights: Digest of the final weights.
-        final: What was in the folder at the end.
-        ledger: Its ledger's lines, if it has one.
-        epoch: The epoch of its newest checkpoint.
+        results: What it left at its end.
     """
 
     scene: Scene
     name: str
-    root: Path
+    root: str
     operations: list[Operation]
     orders: dict[str, int]
-    weights: str
-    final: dict[str, bytes | str]
-    ledger: list[Any] | None
-    epoch: int
+    results: Results
 
 
-def record(name: str, scene: Scene, root: Path, log: Path) -> Recorded:
-    """Run a scene and record it; an assertion fails if an operation was missed."""
-    root.mkdir(parents=True)
-    if scene.num_ranks == 1:
-        with environment(JOB), recording(root, log) as recorder:
-            weights = train(scene, str(root), resume=False, mark=recorder.mark)
-    else:
-        reports = run_ranks(RANKS, scene.num_ranks, args=[name, root, "record", log], env=JOB).succeeded().reports
-        weights = reports[0][0]
-    operations = operations_of(log)
-    disk = Disk()
-    for operation in operations:
-        disk.apply(operation)
-    final = contents_on_disk(root)
-    replayed = contents(disk.tree(frozenset(), {}))
-    assert replayed == final, f"the record of {name!r} misses operations: {differences(replayed, final)}"
+def record(name: str, scene: Scene, folder: Path) -> Recorded:
+    """Run a scene and record it; an assertion fails if an operation was missed.
+
+    Args:
+        folder: For its files, unless they are in a store.
+    """
+    root, log = f"{scene.store}://crashes/run" if scene.store else str(folder / "run"), folder / "log"
+    if scene.store == "s3":
+        stores.make_bucket(root)
+    with environment(JOB):
+        if scene.store is not None:
+            with stores.recording_store(root) as recorder_of_store:
+                weights = train(scene, root, resume=False, mark=recorder_of_store.mark)
+            operations = recorder_of_store.operations
+        elif scene.num_ranks == 1:
+            Path(root).mkdir(parents=True)
+            with recording(Path(root), log) as recorder:
+                weights = train(scene, root, resume=False, mark=recorder.mark)
+            operations = operations_of(log)
+        else:
+            Path(root).mkdir(parents=True)
+            weights = on_ranks(scene, name, root, "record", log)
+            operations = operations_of(log)
+    if scene.store is None:
+        disk = Disk()
+        for operation in operations:
+            disk.apply(operation)
+        parted = differing(contents(disk.tree(frozenset(), {})), contents_on_disk(Path(root)))
+        assert not parted, f"the record of {name!r} misses operations: {parted}"
     durable = [one.data for one in operations if one.kind == "mark" and "durable" in one.data]
     orders = {one["digest"]: order for order, one in enumerate(durable)}
     assert len(orders) == len(durable) > 0
-    ledger = ledger_lines(root) if scene.has_logs else None
-    newest = max(int(read_checkpoint(path)["epoch"]) for path in (root / "checkpoints").glob("*.ckpt"))
-    return Recorded(scene, name, root, operations, orders, weights, final, ledger, newest)
+    return Recorded(scene, name, root, operations, orders, results_of(scene, root, weights))
 
 
-@contextlib.contextmanager
-def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set."""
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]
+def on_ranks(scene: Scene, name: str, root: str, verb: str, *arguments: str | Path) -> str:
+    """Run crash_ranks.py on the ranks of a scene, and return the digest of the weights that it ends with."""
+    args = [name, root, verb, *arguments]
+    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=WARM).succeeded().reports
+    return str(reports[0][0])
 
 
-def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return the paths at which two folders differ."""
     return sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
 
 
-def points(run: Recorded) -> Iterator[tuple[str, int, State]]:
-    """Yield each state after a crash: of which kind, after how many operations, and the folder."""
+def points(run: Recorded) -> Iterator[tuple[str, int, Any]]:
+    """Yield each state after a crash: of which kind, after how many operations, and the folder or store."""
+    if run.scene.store is not None:
+        yield from (("kill", number, one.data) for number, one in enumerate(run.operations, 1) if one.kind == "store")
+        return
     for number, state in after_kill(run.operations):
         yield "kill", number, state
     for number, state in after_power_cut(run.operations):
@@ -98,19 +107,28 @@ def points(run: Recorded) -> Iterator[tuple[str, int, State]]:
 
 
 class Checker:
-    """Looks into folders of one run after crashes."""
+    """Looks into folders, or stores, of one run after crashes."""
 
     def __init__(self, run: Recorded) -> None:
         self._run = run
-        self._trainer = make_trainer(run.scene, str(run.root), is_alone=True)
+        self._state: Any = {}
+        self._trainer = make_trainer(run.scene, run.root, is_alone=True)
         self._known: dict[Any, Any] = {}
         strategy: Any = self._trainer.strategy
         strategy.load_checkpoint = lambda path, **options: self._read(path)[0]
 
-    def faults(self, number: int, state: State) -> list[str]:
+    def build(self, state: Any) -> None:
+        """Let the run's folder, or store, be in a state."""
+        self._state = state
+        if self._run.scene.store is None:
+            build(state, Path(self._run.root))
+        else:
+            stores.put(state, self._run.root)
+
+    def faults(self, number: int, state: Any) -> list[str]:
         """Return what is wrong in a folder after the first operations of a run; nothing, as it should be."""
         run = self._run
-        build(state, run.root)
+        self.build(state)
         marks = [one.data for one in run.operations[:number] if one.kind == "mark"]
         num_durable = sum("durable" in one for one in marks)
         num_begun = sum("begins" in one for one in marks)
@@ -132,14 +150,13 @@ class Checker:
                     found += self._faults_of_memory(checkpoint)
             # "last" has moved when the save after the next begins
             if run.scene.last is not None and num_begun > 1 and num_durable > 0:
-                found += self._faults_of_path(run.root / "checkpoints" / run.scene.last, num_durable - 2, num_begun)
+                last = join(run.root, "checkpoints", run.scene.last)
+                found += self._faults_of_path(last, num_durable - 2, num_begun)
         return found
 
     def _read(self, path: str) -> tuple[dict[str, Any], str]:
         """Return a checkpoint and its digest, or raise; of what was read before at once."""
-        place = found_at(Path(path))
-        content = contents_on_disk(place) if place and place.is_dir() else place.read_bytes() if place else None
-        key = path, hash(tuple(sorted(content.items())) if isinstance(content, dict) else content)
+        key = path, hash(self._content_at(path))
         if key not in self._known:
             try:
                 checkpoint = read_checkpoint(path)
@@ -150,6 +167,17 @@ class Checker:
         if isinstance(known, OSError | CheckpointError):
             raise known.with_traceback(None)
         return known
+
+    def _content_at(self, path: str) -> Any:
+        """Return what is at a path, or in the folder there."""
+        if is_url(path):
+            relative = path.removeprefix(f"{self._run.root}/")
+            return tuple(
+                sorted(one for one in self._state.items() if one[0] == relative or one[0].startswith(f"{relative}/"))
+            )
+        place = found_at(Path(path))
+        is_folder = place is not None and place.is_dir()
+        return tuple(sorted(contents_on_disk(place).items())) if is_folder else place.read_bytes() if place else None
 
     def _found(self, way: str, fit_idx: int) -> tuple[str | None, Any]:
         """Return what `fit(ckpt_path="last")` resumes from, or a fit that an agent has restarted."""
@@ -171,9 +199,9 @@ class Checker:
             return f"it is save {order}, though {oldest} was durable and {num_begun} begun"
         return None
 
-    def _faults_of_path(self, path: Path, oldest: int, num_begun: int) -> list[str]:
+    def _faults_of_path(self, path: str, oldest: int, num_begun: int) -> list[str]:
         try:
-            problem = self._problem(self._read(str(path))[0], oldest, num_begun)
+            problem = self._problem(self._read(path)[0], oldest, num_begun)
         except (CheckpointError, OSError) as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"path: {path}: {problem}"] if problem else []
@@ -181,7 +209,7 @@ class Checker:
     def _faults_of_memory(self, checkpoint: dict[str, Any]) -> list[str]:
         """Return what is wrong with the files that the callbacks of a checkpoint remember."""
         found = []
-        for callback in self._run.scene.saving(str(self._run.root / "checkpoints")):
+        for callback in self._run.scene.saving(join(self._run.root, "checkpoints")):
             if not isinstance(callback, ModelCheckpoint):
                 continue
             memory = checkpoint["callbacks"].get(callback.state_key)
@@ -202,45 +230,29 @@ class Checker:
             found += [f"memory: {path} is forgotten" for path in forgotten - unwritten]
         return found
 
-    def faults_of_resume(self, state: State) -> list[str]:
+    def faults_of_resume(self, state: Any) -> list[str]:
         """Resume for real, to the end, and return what differs from the run that was not stopped."""
         run = self._run
-        build(state, run.root)
+        self.build(state)
         if run.scene.num_ranks == 1:
-            weights = train(run.scene, str(run.root), resume=True)
+            weights = train(run.scene, run.root, resume=True)
         else:
-            outcome = run_ranks(RANKS, run.scene.num_ranks, args=[run.name, run.root, "resume"], env=JOB).succeeded()
-            weights = outcome.reports[0][0]
-        found = [] if weights == run.weights else ["resume: other weights"]
-        names, wanted = (
-            {path for path in one if path.startswith("checkpoints/") and path.endswith(".ckpt") and SUFFIX not in path}
-            for one in (contents_on_disk(run.root), run.final)
-        )
-        # what a run was resumed from is not removed
-        if not names >= wanted or len(names - wanted) > 1:
-            found.append(f"resume: {sorted(names ^ wanted)} in one of the two")
-        if (
-            run.scene.last is not None
-            and read_checkpoint(run.root / "checkpoints" / run.scene.last)["epoch"] != run.epoch
-        ):
-            found.append("resume: an older last")
-        if run.scene.has_logs and ledger_lines(run.root) != run.ledger:
-            found.append("resume: another ledger")
-        return found
+            weights = on_ranks(run.scene, run.name, run.root, "resume")
+        return differences(results_of(run.scene, run.root, weights), run.results)
 
 
-def key_of(state: State) -> tuple[Any, ...]:
+def key_of(state: Any) -> tuple[Any, ...]:
     """Return what tells states apart."""
+    if any(isinstance(entry, bytes) for entry in state.values()):
+        return tuple(state.items())
     return tuple(sorted((path, entry.kind, entry.content, entry.time_ns) for path, entry in state.items()))
 
 
-def explore(run: Recorded, kinds: Sequence[str] = ("kill", "power")) -> tuple[int, int, dict[str, list[str]]]:
+def explore(run: Recorded) -> tuple[int, int, dict[str, list[str]]]:
     """Check every point of a run once. Return numbers of points and of different folders, and faults by where."""
     checker, seen, num_points = Checker(run), set(), 0
     faults: dict[str, list[str]] = {}
     for kind, number, state in points(run):
-        if kind not in kinds:
-            continue
         num_points += 1
         num_durable = sum("durable" in one.data for one in run.operations[:number] if one.kind == "mark")
         key = hash((key_of(state), num_durable))
@@ -252,4 +264,13 @@ def explore(run: Recorded, kinds: Sequence[str] = ("kill", "power")) -> tuple[in
     return num_points, len(seen), faults
 
 
-__all__ = ["Checker", "Recorded", "explore", "ledger_lines", "points", "record"]
+def faults_of_resumes(run: Recorded, most: int) -> tuple[int, dict[str, list[str]]]:
+    """Resume for real from so many points, spread over a run. Return their number, and faults by where."""
+    states = list(points(run))
+    sample = states[:: max(1, len(states) // most)]
+    checker = Checker(run)
+    faults: dict[str, list[str]] = {}
+    for kind, number, state in sample:
+        for fault in checker.faults_of_resume(state):
+            faults.setdefault(fault, []).append(f"{kind} after operation {number}")
+    return len(sample), faults

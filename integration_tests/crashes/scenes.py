@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import torch
@@ -19,7 +21,7 @@ from camshaft.forensics import RunLedger
 from camshaft.forensics.ledger.ledger_file import read_ledger
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.support.remote_files import join
-from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
+from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy, read_checkpoint
 from camshaft.trainer import Trainer, TrainingModule, seed_everything
 
 SCORES = (3.0, 1.0, 2.0, 0.5, 4.0)
@@ -45,15 +47,16 @@ class Net(TrainingModule):
         return torch.optim.SGD(self.parameters(), 0.05, momentum=0.9)
 
 
-class LeaveAt(Callback):
-    """Preempts the run at a step, once."""
+class LeaveAfter(Callback):
+    """Sends the last rank the signal of preemption after a batch of an epoch."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, epoch: int, batch_idx: int) -> None:
+        self.place = epoch, batch_idx
 
-    def on_train_batch_end(self, trainer: Any, module: Any, *arguments: Any) -> None:
-        if trainer.global_step == self.step:
-            trainer.preempt(next(one for one in trainer.callbacks if isinstance(one, PreemptionCheckpoint)).ckpt_path)
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        is_last_rank = trainer.global_rank == trainer.world_size - 1
+        if is_last_rank and (trainer.current_epoch, batch_idx) == self.place:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @attrs.frozen
@@ -62,19 +65,27 @@ class Scene:
 
     Attributes:
         saving: Makes the callbacks for a folder.
+        strategy: "single", "ddp" or "sharded".
         num_ranks: Number of processes.
-        options: Of the strategy.
+        store: Protocol of the store that has the files; None for a disk.
         has_logs: Whether there is a ledger and a CSV file.
         last: The name of "last", where it is there after each save.
-        leaves_at: Step at which the run is preempted; it then ends by resuming.
+        leaves_after: Epoch and batch after which the run is preempted; it then ends by resuming.
+        accumulate: Length of a window.
+        timeout_seconds: Within which all ranks end after one has.
     """
 
     saving: Callable[[str], list[Callback]]
+    strategy: Literal["single", "ddp", "sharded"] = "single"
     num_ranks: int = 1
+    store: Literal["memory", "s3"] | None = None
     is_asynchronous: bool = False
     has_logs: bool = False
     last: str | None = "last.ckpt"
-    leaves_at: int | None = None
+    leaves_after: tuple[int, int] | None = None
+    accumulate: int = 1
+    max_epochs: int = len(SCORES)
+    timeout_seconds: float = 60
 
 
 def _best(folder: str, **options: Any) -> ModelCheckpoint:
@@ -106,6 +117,10 @@ def _preempted(folder: str) -> list[Callback]:
     return [_best(folder), PreemptionCheckpoint(exit_code=None)]
 
 
+def _newest_preempted(folder: str) -> list[Callback]:
+    return [_best(folder, save_top_k=1), PreemptionCheckpoint(exit_code=None)]
+
+
 SCENES = {
     "one file": Scene(_newest, last=None),
     "last alone": Scene(_last_alone),
@@ -114,34 +129,57 @@ SCENES = {
     "two callbacks": Scene(_two, last=None),
     "asynchronous": Scene(_best_and_last, is_asynchronous=True),
     "ledger and CSV": Scene(_best_and_last, has_logs=True),
-    "preempted": Scene(_preempted, last=None, leaves_at=5),
-    "sharded": Scene(_newest, num_ranks=2, last=None),
-    "sharded, last alone": Scene(_last_alone, num_ranks=2),
-    "sharded, best and last": Scene(_best_and_last, num_ranks=2),
-    "sharded, asynchronous": Scene(_best_and_last, num_ranks=2, is_asynchronous=True),
+    "preempted": Scene(_preempted, last=None, leaves_after=(1, 0)),
+    "sharded": Scene(_newest, "sharded", num_ranks=2, last=None),
+    "sharded, last alone": Scene(_last_alone, "sharded", num_ranks=2),
+    "sharded, best and last": Scene(_best_and_last, "sharded", num_ranks=2),
+    "sharded, asynchronous": Scene(_best_and_last, "sharded", num_ranks=2, is_asynchronous=True),
+    "in memory": Scene(_best_and_last, store="memory", has_logs=True),
+    "in memory, sharded": Scene(_best_and_last, "sharded", store="memory"),
+    "on S3": Scene(_best_and_last, store="s3", has_logs=True),
+    "on S3, sharded": Scene(_best_and_last, "sharded", store="s3"),
 }
+"""By name; each is cut off after every operation on its files."""
+
+_left_in_a_window = Scene(
+    _newest_preempted,
+    "ddp",
+    num_ranks=2,
+    has_logs=True,
+    last=None,
+    leaves_after=(1, 0),
+    accumulate=2,
+    max_epochs=2,
+    timeout_seconds=10,
+)
+COLLECTIVES = {
+    "collectives": _left_in_a_window,
+    "collectives, sharded": attrs.evolve(_left_in_a_window, strategy="sharded"),
+}
+"""By name; each loses a rank at every collective."""
 
 
 def make_trainer(scene: Scene, root: str, *, is_alone: bool = False) -> Trainer:
-    """Make the trainer of a scene, whose files are below a folder.
+    """Make the trainer of a scene.
 
     Args:
+        root: The folder of its files, or its URL.
         is_alone: Whether it is for a single process, whatever the scene has.
     """
     callbacks = scene.saving(join(root, "checkpoints"))
     if scene.has_logs:
         callbacks.append(RunLedger(join(root, "logs", "ledger.jsonl"), weights_every_n_steps=4))
-    if scene.leaves_at is not None:
-        callbacks.append(LeaveAt(scene.leaves_at))
-    if is_alone or scene.num_ranks == 1:
-        strategy: Any = SingleDeviceStrategy("cpu", save_asynchronously=scene.is_asynchronous)
-    else:
-        from camshaft.strategies import ShardedStrategy
-
-        strategy = ShardedStrategy(accelerator="cpu", save_asynchronously=scene.is_asynchronous, timeout=60)
+    if scene.leaves_after is not None:
+        callbacks.append(LeaveAfter(*scene.leaves_after))
+    strategy: Any = SingleDeviceStrategy("cpu", save_asynchronously=scene.is_asynchronous)
+    if scene.strategy != "single" and not is_alone:
+        made = DDPStrategy if scene.strategy == "ddp" else ShardedStrategy
+        strategy = made(accelerator="cpu", save_asynchronously=scene.is_asynchronous, timeout=scene.timeout_seconds)
     return Trainer(
         strategy=strategy,
-        max_epochs=len(SCORES),
+        max_epochs=scene.max_epochs,
+        accumulate_grad_batches=scene.accumulate,
+        agree_every_n_batches=1,  # as often in each run
         default_root_dir=root,
         logger=CSVLogger(root, "", "logs", flush_logs_every_n_steps=1) if scene.has_logs else False,
         callbacks=callbacks,
@@ -214,10 +252,3 @@ def digest(value: Any) -> str:
 
     add(value)
     return found.hexdigest()[:16]
-
-
-def ledger_lines(root: Path) -> list[Any]:
-    """Return the lines of a run's ledger, without its end and what a resume notes."""
-    lines = read_ledger(root / "logs" / "ledger.jsonl").lines
-    wanted = [line for line in lines if not line.keys() & {"resumed", "end"}]
-    return [{name: value for name, value in line.items() if name != "chain"} for line in wanted]

@@ -116,6 +116,40 @@ def test_rows_stay_held_back_when_they_cannot_be_written(tmp_path: Path) -> None
     assert len(read(logger)) == 1
 
 
+@settings(deadline=None)
+@given(
+    values=st.lists(st.floats(allow_nan=False), min_size=1, max_size=8),
+    num_before=st.integers(0, 8),
+    resumed_at=st.integers(0, 8),
+    cut=st.integers(0, 12),
+)
+def test_a_fit_that_resumes_has_each_row_once(
+    values: list[float], num_before: int, resumed_at: int, cut: int
+) -> None:
+    def rows_of(steps: range, logger: CSVLogger) -> None:
+        for step in steps:
+            logger.log_metrics({"loss": values[step]}, step)
+            logger.log_metrics({"score": values[step], "epoch": 0}, step)  # at the epoch's end, after a checkpoint
+            logger.log_metrics({"score": values[step], "epoch": 0}, step)  # twice, as by two validations
+
+    num_before = min(num_before, len(values))
+    resumed_at = min(resumed_at, num_before)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, first in (("whole", 0), ("resumed", max(0, resumed_at - 1))):
+            logger = CSVLogger(folder, "", name, flush_logs_every_n_steps=1)
+            if name == "resumed":
+                rows_of(range(num_before), logger)
+                file = Path(folder, name, "metrics.csv")
+                if num_before > resumed_at:  # a crash cut the last row short
+                    file.write_bytes(file.read_bytes()[: -min(cut, 3) or None])
+                logger = CSVLogger(folder, "", name, flush_logs_every_n_steps=1)
+                logger.resume_fit(resumed_at)
+            rows_of(range(first, len(values)), logger)
+            logger.sync()
+        whole, resumed = (Path(folder, name, "metrics.csv").read_text() for name in ("whole", "resumed"))
+    assert resumed == whole
+
+
 class TestVersions:
     def test_each_run_gets_the_next_number(self, tmp_path: Path) -> None:
         for name in ("version_1", "version_10", "version_x", "other"):

@@ -54,6 +54,15 @@ def test_the_end_of_a_process_of_the_same_machine_is_seen_at_once_though_nobody_
     assert ends(peer, store).startswith("its process ended unexpectedly: it was killed")
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_a_process_that_was_gone_before_anybody_looked_for_it_is_missed(sleeper: subprocess.Popen[bytes]) -> None:
+    store, peer = HashStore(), PeerProcess(3, NEVER, 1.0)
+    store.set("process/3", identity_of(sleeper))
+    sleeper.kill()
+    sleeper.wait()
+    assert ends(peer, store).startswith("its process ended unexpectedly: it was killed")
+
+
 def test_a_process_that_said_that_it_leaves_is_not_missed(sleeper: subprocess.Popen[bytes]) -> None:
     store, peer = HashStore(), PeerProcess(0, 1.0, 1.0)
     store.set("process/0", identity_of(sleeper))

@@ -47,11 +47,13 @@ class StartingPoint:
         path: The path of the checkpoint; None without one.
         checkpoint: The checkpoint; None without one.
         adapter: Translates the states of a checkpoint of another format.
+        is_continuing: Whether the verb goes on with an earlier run, which may have saved no checkpoint yet.
     """
 
     path: str | None = None
     checkpoint: dict[str, Any] | None = None
     adapter: CheckpointAdapter = attrs.field(factory=CheckpointAdapter)
+    is_continuing: bool = False
 
 
 def read_requested(
@@ -79,22 +81,25 @@ def read_requested(
         CheckpointError: If the file is damaged; a note names the newest one beside it that can be read, which may be of
             another run. Or if fit cannot resume from it because of an object that was not unpickled.
     """
-    path, checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only) or (None, None)
-    if path is None or checkpoint is None:
-        return StartingPoint()
+    is_restarted = ckpt_path is None and verb == "fit" and _is_restarted(trainer.strategy)
+    if is_restarted:
+        wanted = _read_after_restart(trainer, fit_idx, weights_only)
+    else:
+        wanted = None if ckpt_path is None else _find(trainer, ckpt_path, verb, weights_only)
+    is_continuing = is_restarted or ckpt_path is not None
+    if wanted is None:
+        return StartingPoint(is_continuing=is_continuing)
+    path, checkpoint = wanted
     found = format_of(checkpoint, trainer.checkpoint_formats)
     if found is not None:
-        return StartingPoint(path, *found.for_run(checkpoint, trainer))
+        return StartingPoint(path, *found.for_run(checkpoint, trainer), is_continuing)
     _check_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else local_path(ckpt_path))
-    return StartingPoint(path, checkpoint)
+    return StartingPoint(path, checkpoint, is_continuing=is_continuing)
 
 
 def _find(
-    trainer: Any, ckpt_path: str | os.PathLike[str] | None, verb: Verb, fit_idx: int, weights_only: bool | None
+    trainer: Any, ckpt_path: str | os.PathLike[str], verb: Verb, weights_only: bool | None
 ) -> tuple[str, dict[str, Any]] | None:
-    if ckpt_path is None:
-        is_restarted = verb == "fit" and _is_restarted(trainer.strategy)
-        return _read_after_restart(trainer, fit_idx, weights_only) if is_restarted else None
     if ckpt_path == "last":
         return _read_last(trainer, verb, weights_only)
     path = from_rank_zero(

@@ -111,9 +111,18 @@ def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | N
         logger.log_hyperparams(hparams)
 
 
-def begin_verb(loggers: Sequence[Any], module: object, verb: Verb) -> None:
-    """Pass the module of a fit to the loggers by `begin_fit`; to those without it, of every verb, by `log_graph`."""
+def begin_verb(loggers: Sequence[Any], module: object, verb: Verb, resumed_step: int | None = None) -> None:
+    """Pass the module of a fit to the loggers by `begin_fit`; to those without it, of every verb, by `log_graph`.
+
+    Args:
+        loggers: The loggers.
+        module: The module.
+        verb: The verb.
+        resumed_step: Number of updates after which a fit goes on with an earlier one, for `resume_fit`; else None.
+    """
     for logger in loggers:
+        if resumed_step is not None and hasattr(logger, "resume_fit"):
+            logger.resume_fit(resumed_step)
         begin_fit = getattr(logger, "begin_fit", None)
         begin = getattr(logger, "log_graph", None) if begin_fit is None else begin_fit if verb == "fit" else None
         if begin is not None:

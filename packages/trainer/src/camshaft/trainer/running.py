@@ -67,6 +67,7 @@ class VerbState:
         ckpt_path: The checkpoint that it began with, if any.
         chosen_ckpt_path: The checkpoint that verbs without `ckpt_path` begin with, if the user chose one.
         is_replaying: Whether a fit is made again, which writes nothing.
+        is_continuing: Whether the verb goes on with an earlier run, which may have saved no checkpoint yet.
     """
 
     run: Run | None = None
@@ -77,6 +78,7 @@ class VerbState:
     ckpt_path: str | os.PathLike[str] | None = None
     chosen_ckpt_path: str | os.PathLike[str] | None = None
     is_replaying: bool = False
+    is_continuing: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -178,7 +180,7 @@ def _new_run(trainer: Any, call: VerbCall, module: nn.Module) -> Run:
     if verb == "fit":
         state.fit_idx = next(_fit_idxs)
     start = read_requested(trainer, ckpt_path, verb, state.fit_idx, call.weights_only)
-    state.ckpt_path = start.path
+    state.ckpt_path, state.is_continuing = start.path, start.is_continuing
     run = Run(
         verb=verb,
         module=module,
@@ -220,7 +222,7 @@ def write_checkpoint(trainer: Any, request: SaveRequest) -> PendingSave | None:
     state = trainer.verb_state
     assert state.run is not None
     for logger in trainer.loggers:
-        logger.save()  # so that a resumed run does not write its rows again
+        getattr(logger, "sync", logger.save)()  # a run that resumes from the checkpoint does not write its rows again
     checkpoint = checkpoint_of(
         state.run,
         trainer.fit_loop,

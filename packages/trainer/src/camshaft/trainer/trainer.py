@@ -304,7 +304,9 @@ class Trainer:
         """Give the loggers hyperparameters and module when a verb begins. Override it to do more."""
         if self.enable_autolog_hparams:
             log_hyperparameters(self.loggers, run.module, run.data)
-        begin_verb(self.loggers, run.module, run.verb)
+        step = (run.checkpoint or {}).get("global_step", 0)
+        is_resumed = run.verb == "fit" and self.verb_state.is_continuing
+        begin_verb(self.loggers, run.module, run.verb, int(step) if is_resumed else None)
 
     def make_default_logger(self) -> Any:
         """Return the logger for `logger=True`: a `CSVLogger` in `default_root_dir`. Override it to return another."""

@@ -5,27 +5,31 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.loggers.logged_values import numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.hooks_core.support.durable_files import append, replace_file
-from camshaft.hooks_core.support.remote_files import edit_file, is_url, join, parent_of
+from camshaft.hooks_core.support.durable_files import append, flush, make_folder, replace_file
+from camshaft.hooks_core.support.remote_files import edit_file, exists, is_url, join, local_copy, parent_of
 
 Row = Mapping[str, float | int | None]
 """Numbers by column; None leaves a cell empty."""
+Cells = frozenset[tuple[str, str]]
+"""A row as it is written, without its empty cells."""
 
 
 class CSVLogger(RunFolderLogger):
     """Writes `<save_dir>/<name>/<version>/metrics.csv` and, beside it, `hparams.json`.
 
     The CSV file has a column "step" and one per metric; each call of `log_metrics` makes a row. Rows are buffered
-    and written in groups; those that `save` or `finalize` has written survive a crash. In a store each group makes the
-    file anew. Only rank 0 writes: the trainer
-    calls loggers there. See `RunFolderLogger` for when a version is claimed and its folder made.
+    and written in groups; those that `save` or `finalize` has written survive the process, and those before a
+    checkpoint of the trainer a power cut, too. A fit that resumes in the folder leaves out rows that are there already.
+    In a store each group makes the file anew. Only rank 0 writes: the trainer calls loggers there. See
+    `RunFolderLogger` for when a version is claimed and its folder made.
 
     Args:
         save_dir: Folder of all experiments, or its URL.
@@ -57,6 +61,7 @@ class CSVLogger(RunFolderLogger):
         self._newest_step: int | None = None
         self._step_on_disk: int | None = None
         self._file: MetricsFile | None = None
+        self._known: Counter[Cells] = Counter()  # rows in the file that a resumed fit logs again
 
     @property
     def experiment(self) -> MetricsFile:
@@ -88,7 +93,11 @@ class CSVLogger(RunFolderLogger):
                 raise InvalidArgumentError("metrics", rule, name, self, action)
         logged_step = row.pop("step", None)
         held = self.experiment.metrics
-        held.append({"step": logged_step if step is None else step, **row})
+        row = {"step": logged_step if step is None else step, **row}
+        if self._known and (cells := _cells(row)) in self._known:
+            self._known -= Counter([cells])
+        else:
+            held.append(row)
         num_held_steps = 0
         if step is not None:
             self._step_on_disk = step - 1 if self._step_on_disk is None else self._step_on_disk
@@ -98,7 +107,7 @@ class CSVLogger(RunFolderLogger):
             self.save()
 
     def save(self) -> None:
-        """Write the buffered rows; they survive a crash when this returns.
+        """Write the buffered rows; they survive the end of this process when this returns.
 
         Raises:
             OSError: If the file cannot be written; the rows stay buffered.
@@ -106,6 +115,28 @@ class CSVLogger(RunFolderLogger):
         if self._file is not None:
             self._file.save()
         self._step_on_disk = self._newest_step
+
+    def sync(self) -> None:
+        """Write the buffered rows; they and those before survive a power cut when this returns.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        self.save()
+        if self._file is not None:
+            self._file.sync()
+
+    def resume_fit(self, global_step: int) -> None:
+        """Leave out rows that are in the file already, when they are logged again. A new version has none.
+
+        Args:
+            global_step: Number of updates after which the fit goes on.
+        """
+        self._known.clear()
+        if self._version is not None:
+            self.save()
+            path = join(self.log_dir, self.METRICS_FILE)
+            self._known.update(_rows_since(global_step - 1, path) if exists(path) else ())
 
     def finalize(self, status: str) -> None:
         """Write the buffered rows, whatever `status` is. Logging may continue afterwards."""
@@ -179,6 +210,12 @@ class MetricsFile:
         self.append(self.metrics)
         self.metrics = []
 
+    def sync(self) -> None:
+        """Flush the file to the disk; a store keeps what it has acknowledged."""
+        if self._url is None and self.path.exists():
+            flush(self.path)
+            flush(self.path.parent)
+
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows; they survive the end of this process when this returns. On an error the file is unchanged.
 
@@ -204,7 +241,7 @@ class MetricsFile:
         append(self.path, text.getvalue().encode())
 
     def _continue_or_create(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         if self.path.exists():
             with self.path.open("rb+") as file:
                 content = file.read()
@@ -225,6 +262,20 @@ class MetricsFile:
             if self.columns:
                 os.fsync(file.fileno())  # before the rename, or a power cut could lose existing rows
         self.columns = columns
+
+
+def _cells(row: Mapping[str, Any]) -> Cells:
+    return frozenset((name, str(value)) for name, value in row.items() if value not in (None, ""))
+
+
+def _rows_since(first_step: int, path: str) -> Iterator[Cells]:
+    """Yield the rows of a file from a step on, without one that a crash left incomplete."""
+    with local_copy(path) as file:
+        content = file.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1].decode(errors="replace")
+    for row in csv.DictReader(io.StringIO(whole, newline="")):
+        if row.get("step") and float(row["step"]) >= first_step:
+            yield _cells(row)
 
 
 def _write(file: TextIO, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:

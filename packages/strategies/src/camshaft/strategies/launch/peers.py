@@ -75,7 +75,7 @@ class PeerProcess:
         self._num_silent_checks = 0
         self._heartbeat = b""
         self._handle: int | None = None
-        self._is_known = False
+        self._is_known = self._is_gone = False
         self._stack_signal = 0
         self.is_silent = False
 
@@ -102,7 +102,7 @@ class PeerProcess:
             return None
         if store.check([f"left/{self.rank}"]):
             return None
-        if self._handle is not None and _has_ended(self._handle):
+        if self._is_gone or (self._handle is not None and _has_ended(self._handle)):
             if store.check([f"left/{self.rank}"]):  # published in between
                 return None
             return "its process ended unexpectedly: it was killed (as when out of memory), crashed or called os._exit."
@@ -115,8 +115,12 @@ class PeerProcess:
             place, number, stack_signal = store.get(key).decode().rsplit("/", 2)
             self._stack_signal = int(stack_signal)
             if place == own_identity().rpartition("/")[0] and hasattr(os, "pidfd_open"):
-                with suppress(OSError):
+                try:
                     self._handle = os.pidfd_open(int(number))
+                except ProcessLookupError:
+                    self._is_gone = True  # it ended before this process looked for it
+                except OSError:
+                    pass
         return self._is_known
 
     def _check_heartbeat(self, store: Store) -> str | None:
