@@ -153,8 +153,8 @@ def train(strategy: Any, case: Case, begin: dict[str, Any] | None = None, until:
         first = begin["batch"]
         if "latest" in begin["module"]:  # None at first
             module.latest = torch.zeros(())
-        module.load_state_dict(begin["module"])
-        optimizer.load_state_dict(begin["optimizer"])
+        strategy.load_module_state(module, begin["module"])
+        strategy.load_optimizer_state(optimizer, begin["optimizer"])
         strategy.load_state_dict(begin["strategy"])
         strategy.load_logical_gradients(begin["open"])
     for batch_idx in range(first, last):
@@ -182,9 +182,18 @@ def train(strategy: Any, case: Case, begin: dict[str, Any] | None = None, until:
         "open": strategy.logical_gradients(),
         "gradients": gradients,
     }
-    found = copy.deepcopy(found)
+    found = whole(found)
     strategy.teardown()
     return found
+
+
+def whole(value: Any) -> Any:
+    """Return a copy of nested values with whole tensors in place of sharded ones. Collective if there are any."""
+    if isinstance(value, Tensor):
+        return copy.deepcopy(value.full_tensor() if hasattr(value, "full_tensor") else value)
+    if isinstance(value, dict):
+        return type(value)((key, whole(item)) for key, item in value.items())
+    return type(value)(map(whole, value)) if isinstance(value, (list, tuple)) else copy.deepcopy(value)
 
 
 def digest(value: Any) -> str:
