@@ -151,9 +151,9 @@ def tree_norm(gradients: Sequence[Tensor]) -> Tensor:
     dtype = torch.promote_types(torch.float32, parts[0][0].dtype)
     for part, _, _ in parts[1:]:
         dtype = torch.promote_types(dtype, part.dtype)
-    groups = {group for _, _, group in parts if group is not None}
-    require(len(groups) < 2, "gradients", "sharded over one group", len(groups), "tree_norm", "Shard them alike.")
-    group = next(iter(groups), None)
+    groups = {tuple(dist.get_process_group_ranks(group)): group for _, _, group in parts if group is not None}
+    require(len(groups) < 2, "gradients", "sharded over the same ranks", [*groups], "tree_norm", "Shard them alike.")
+    group = next(iter(groups.values()), None)
     firsts = [0, *itertools.accumulate(len(gradient) if gradient.dim() else 1 for gradient in gradients)]
     totals = parts[0][0].new_zeros(firsts[-1], dtype=dtype)
     by_width: dict[int, list[tuple[int, Tensor]]] = {}
