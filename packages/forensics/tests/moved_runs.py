@@ -149,7 +149,8 @@ class Killed(Callback):
 
 
 def hashed(values: dict[str, Any]) -> str:
-    leaves = sorted((name, value) for name, value in values.items() if isinstance(value, Tensor))
+    named = {name: getattr(value, "full_tensor", lambda: value)() for name, value in values.items()}  # noqa: B023
+    leaves = sorted((name, value) for name, value in named.items() if isinstance(value, Tensor))
     return hashlib.sha256(b"".join(value.numpy().tobytes() for _, value in leaves)).hexdigest()
 
 
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", choices=MODELS, default="transformer")
     parser.add_argument("--kill-at", nargs=2)
+    parser.add_argument("--strategy", help="by default the simplest one that has the processes")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--accumulate", type=int, default=3)
@@ -172,7 +174,7 @@ def main() -> None:
     several = "ddp_find_unused_parameters_true" if given.model == "adversarial" else "ddp"
     callbacks: list[Any] = [RunLedger(given.folder, weights_every_n_steps=2), checkpoints]
     trainer = Trainer(
-        strategy=several if int(os.environ.get("WORLD_SIZE", 1)) > 1 else "auto",
+        strategy=given.strategy or (several if int(os.environ.get("WORLD_SIZE", 1)) > 1 else "auto"),
         accelerator="cpu",
         precision=given.precision,
         logical_ranks=NUM_RANKS,
@@ -187,18 +189,19 @@ def main() -> None:
     last = given.folder / "checkpoints" / "last.ckpt"
     loaders = (DataLoader(data, 4, shuffle=True, num_workers=given.workers), DataLoader(data, 8))
     trainer.fit(module, *loaders, ckpt_path=last if last.exists() else None)
+    states = [optimizer.state_dict()["state"] for optimizer in trainer.optimizers]
+    moments = {
+        f"{place}.{key}.{name}": value
+        for place, state in enumerate(states)
+        for key, of_parameter in state.items()
+        for name, value in of_parameter.items()
+    }
+    hashes = [hashed(module.state_dict()), hashed(moments)]
     if trainer.global_rank == 0:
-        states = [optimizer.state_dict()["state"] for optimizer in trainer.optimizers]
-        moments = {
-            f"{place}.{key}.{name}": value
-            for place, state in enumerate(states)
-            for key, of_parameter in state.items()
-            for name, value in of_parameter.items()
-        }
         logged = {name: value.item().hex() for name, value in sorted(trainer.callback_metrics.items())}
         lines = (given.folder / "ledger.jsonl").read_text().splitlines()
         rows = (given.folder / "logs" / "metrics.csv").read_text().splitlines()
-        report([hashed(module.state_dict()), hashed(moments), logged, lines, rows])
+        report([*hashes, logged, lines, rows])
 
 
 if __name__ == "__main__":

@@ -68,6 +68,17 @@ class Branches(nn.Module):
         return self.branches[choice](batch).square().mean() + (self.negative * -0.0).sum()
 
 
+class Twice(nn.Module):
+    """A module that enters one of its layers twice in a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(16, 9), nn.Linear(9, 9), nn.Linear(9, 3)
+
+    def training_step(self, batch: Tensor, batch_idx: int = 0) -> Tensor:
+        return self.last(self.middle(self.middle(self.first(batch)).tanh())).square().mean()
+
+
 class Gan(nn.Module):
     """Two networks that one step trains in turn, by optimizers of its own."""
 
@@ -121,6 +132,7 @@ CASES = {
     "batch normalisation, accumulating": Case(ConvNet, accumulate=3),
     "zeroed gradients": Case(ConvNet, accumulate=2, zeros=True),
     "bucket views": Case(ConvNet, accumulate=2, zeros=True, arguments={"gradient_as_bucket_view": True}),
+    "a layer that is entered twice": Case(Twice, accumulate=2, clip=0.01),
     "branches": Case(Branches, torch.optim.SGD, arguments={"find_unused_parameters": True}),
     "branches, accumulating": Case(Branches, accumulate=3, arguments={"find_unused_parameters": True}),
 }
@@ -153,8 +165,8 @@ def train(strategy: Any, case: Case, begin: dict[str, Any] | None = None, until:
         first = begin["batch"]
         if "latest" in begin["module"]:  # None at first
             module.latest = torch.zeros(())
-        module.load_state_dict(begin["module"])
-        optimizer.load_state_dict(begin["optimizer"])
+        strategy.load_module_state(module, begin["module"])
+        strategy.load_optimizer_state(optimizer, begin["optimizer"])
         strategy.load_state_dict(begin["strategy"])
         strategy.load_logical_gradients(begin["open"])
     for batch_idx in range(first, last):
@@ -182,9 +194,18 @@ def train(strategy: Any, case: Case, begin: dict[str, Any] | None = None, until:
         "open": strategy.logical_gradients(),
         "gradients": gradients,
     }
-    found = copy.deepcopy(found)
+    found = whole(found)
     strategy.teardown()
     return found
+
+
+def whole(value: Any) -> Any:
+    """Return a copy of nested values with whole tensors in place of sharded ones. Collective if there are any."""
+    if isinstance(value, Tensor):
+        return copy.deepcopy(value.full_tensor() if hasattr(value, "full_tensor") else value)
+    if isinstance(value, dict):
+        return type(value)((key, whole(item)) for key, item in value.items())
+    return type(value)(map(whole, value)) if isinstance(value, (list, tuple)) else copy.deepcopy(value)
 
 
 def digest(value: Any) -> str:
@@ -217,6 +238,21 @@ def tree_sum(parts: Sequence[Tensor]) -> Tensor:
     return parts[0]
 
 
+def clip(parameters: Sequence[nn.Parameter], max_norm: float) -> None:
+    """Clip gradients by a norm that is summed along trees, over each row and then over all rows."""
+
+    def halved(values: Tensor) -> Tensor:
+        while len(values) > 1:
+            half, rest = (len(values) + 1) // 2, len(values) // 2
+            values = torch.cat([values[:rest] + values[half:], values[rest:half]])
+        return values[0]
+
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = halved(torch.stack([halved(row.square().flatten()) for one in gradients for row in one])).sqrt()
+    for one in gradients:
+        one *= (max_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
 def train_by_hand(case: Case) -> dict[str, Any]:
     """Train without a strategy, in plain precision. Returns the final state of the module, and gradients."""
     torch.manual_seed(1)
@@ -244,7 +280,7 @@ def train_by_hand(case: Case) -> dict[str, Any]:
         for parameter, used, *gradients in zip(parameters, is_used, *of_ranks, strict=True):
             parameter.grad = tree_sum(gradients) / NUM_RANKS if used else None
         if case.clip is not None:
-            nn.utils.clip_grad_norm_(parameters, case.clip)
+            clip(parameters, case.clip)
         optimizer.step()
     for part, buffers in zip(module.modules(), of_first, strict=True):
         part._buffers.update(buffers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import sys
 import threading
 from pathlib import Path
@@ -12,21 +13,29 @@ from typing import Any
 import pytest
 import torch
 from launching import report, run_ranks
-from logical_reference import CASES, NUM_RANKS, Gan, batch_of, digest, train, train_by_hand, tree_sum
+from logical_reference import CASES, NUM_RANKS, Gan, batch_of, clip, digest, train, train_by_hand, tree_sum
 from torch import Tensor, nn
 
 from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy, tree_reduce
 from camshaft.strategies.logical_ranks import LogicalRanks
 
 RESUMED = ["transformer, accumulating and clipping", "batch normalisation, accumulating", "branches, accumulating"]
+# without blocks, of which all processes would have to enter the same ones
+SHARDED: dict[str, dict[str, Any]] = {
+    name: {"policy": lambda module: False} if "branches" in name else {}
+    for name in CASES
+    if name not in ("transformer in bf16-true", "bucket views")
+}
+# torch casts whole blocks, where autocast casts inputs of operations
+OF_ITS_OWN = ["transformer in bf16-mixed", "transformer in 16-mixed"]
 # the others have a precision of their own, or gradients that begin as zeros
 BY_HAND = [name for name, case in CASES.items() if "precision" not in case.arguments and not case.zeros]
 
 
 @functools.cache
-def digests(num_processes: int, num_ranks: int) -> dict[str, Any]:
+def digests(num_processes: int, num_ranks: int, kind: str = "ddp") -> dict[str, Any]:
     """Return what the first process found, by case. Others must have found the same, buffers apart."""
-    found = run_ranks(Path(__file__), num_processes, args=["train", num_ranks]).succeeded().named
+    found = run_ranks(Path(__file__), num_processes, args=["train", num_ranks, kind]).succeeded().named
     assert all(one["all"] == found[0]["all"] for one in found)
     return found[0]
 
@@ -52,6 +61,14 @@ def test_any_number_of_processes_has_the_same_bits(num_processes: int, name: str
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("num_processes", [1, 2, 4])
+@pytest.mark.parametrize("name", SHARDED)
+def test_sharded_ones_have_the_bits_of_one_device(num_processes: int, name: str) -> None:
+    expected = digests(1, NUM_RANKS, "sharded")[name] if name in OF_ITS_OWN else digest(of_one_process(name))
+    assert digests(num_processes, NUM_RANKS, "sharded")[name] == expected
+
+
+@pytest.mark.processes
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", RESUMED)
 def test_eight_processes_have_the_same_bits(name: str) -> None:
@@ -67,7 +84,7 @@ def test_one_process_of_data_parallelism_has_the_same_bits() -> None:
 
 @pytest.mark.processes
 def test_an_open_window_goes_on_on_other_numbers_of_processes(tmp_path: Path) -> None:
-    for num_processes, until in ((1, 2), (4, 7), (1, 8), (2, 12)):
+    for num_processes, until, kind in ((1, 2, ""), (4, 5, "sharded"), (4, 7, "ddp"), (1, 8, ""), (2, 12, "sharded")):
         for name in RESUMED if num_processes == 1 else []:
             case, file = CASES[name], tmp_path / name
             begin = torch.load(file) if file.exists() else None
@@ -75,7 +92,7 @@ def test_an_open_window_goes_on_on_other_numbers_of_processes(tmp_path: Path) ->
             assert list(state["open"]) == list(range(NUM_RANKS))
             torch.save(state, file)
         if num_processes > 1:
-            run_ranks(Path(__file__), num_processes, args=["continue", NUM_RANKS, tmp_path, until]).succeeded()
+            run_ranks(Path(__file__), num_processes, args=["continue", NUM_RANKS, kind, tmp_path, until]).succeeded()
     for name in RESUMED:
         assert digest(torch.load(tmp_path / name)) == digest(of_one_process(name))
 
@@ -135,7 +152,7 @@ def train_gan_by_hand(num_ranks: int) -> list[Tensor]:
                 own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
                 for parameter, mean in zip(own, means, strict=True):
                     parameter.grad = mean.clone()
-                nn.utils.clip_grad_norm_(own, 0.1)
+                clip(own, 0.1)
                 optimizer.step()
         for scheduler in schedulers:
             scheduler.step()
@@ -285,9 +302,40 @@ def test_arguments_that_contradict_logical_ranks_are_refused(arguments: dict[str
         DDPStrategy(accelerator="cpu", logical_ranks=2, **arguments)
 
 
-def test_sharded_gradients_are_refused() -> None:
-    with pytest.raises(ValueError, match="`logical_ranks` must be None: sharded gradients are not summed along a tree"):
-        ShardedStrategy(accelerator="cpu", logical_ranks=2)
+@pytest.mark.parametrize("arguments", [{"accumulation": "keep"}, {"cpu_offload": True}])
+def test_arguments_that_contradict_sharded_logical_ranks_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"`{next(iter(arguments))}` must be left out with logical_ranks, but got"):
+        ShardedStrategy(accelerator="cpu", logical_ranks=2, **arguments)
+
+
+class ByHand(nn.Linear):
+    automatic_optimization = False
+
+
+@pytest.mark.parametrize(
+    ("module", "rule"),
+    [
+        (nn.Linear(2, 2).bfloat16(), r"`parameters` must be in single or double precision: .* `?'weight in torch\.bf"),
+        (ByHand(2, 2), r"`automatic_optimization` must be True \(or left out\): steps cannot take turns"),
+        (nn.Sequential(nn.SyncBatchNorm(3)), "`module` must be without SyncBatchNorm"),
+    ],
+)
+def test_modules_whose_sharded_steps_would_differ_are_refused(module: nn.Module, rule: str) -> None:
+    strategy = ShardedStrategy(accelerator="cpu", devices=1, logical_ranks=2)
+    strategy.connect()
+    with pytest.raises(ValueError, match=rule):
+        strategy.setup_module(module)
+
+
+def test_optimizers_whose_updates_depend_on_shards_are_refused() -> None:
+    strategy, module = ShardedStrategy(accelerator="cpu", devices=1, logical_ranks=2), nn.Linear(2, 2)
+    strategy.connect()
+    strategy.setup_module(module)
+    with pytest.raises(ValueError, match=r"`optimizer` must be one that updates each element by itself, .*'Adafactor'"):
+        strategy.setup_optimizers([torch.optim.Adafactor(module.parameters())])
+    with pytest.raises(ValueError, match="`fused` must be left out with logical_ranks"):
+        strategy.setup_optimizers([torch.optim.AdamW(module.parameters(), fused=True)])
+    strategy.teardown()
 
 
 @pytest.mark.parametrize(
@@ -373,7 +421,7 @@ def test_a_strategy_without_logical_ranks_has_its_own_rank_alone() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    what, num_ranks, *rest = sys.argv[1:]
+    what, num_ranks, kind, *rest = [*sys.argv[1:], ""]
     of_all = []
     if what == "gan":
         strategy = DDPStrategy(
@@ -382,9 +430,16 @@ if __name__ == "__main__":
         strategy.connect()
         report("gan", digest(train_gan(strategy)))
         sys.exit()
-    for name in CASES if what == "train" and num_ranks != "8" else RESUMED:
-        case = CASES[name]
-        strategy = DDPStrategy(accelerator="cpu", logical_ranks=int(num_ranks), timeout=120, **case.arguments)
+    of_kind = CASES if kind == "ddp" else SHARDED
+    for name in of_kind if what == "train" and num_ranks != "8" else RESUMED:
+        case, common = CASES[name], {"accelerator": "cpu", "logical_ranks": int(num_ranks), "timeout": 120}
+        strategy: Any
+        if kind == "ddp":
+            strategy = DDPStrategy(**common, **case.arguments)
+        else:
+            precision = {key: value for key, value in case.arguments.items() if key == "precision"}
+            replicas = 2 if os.environ["WORLD_SIZE"] == "4" and case.accumulate > 1 else 1
+            strategy = ShardedStrategy(**common, **precision, **SHARDED[name], data_parallel_replicas=replicas)
         strategy.connect()
         if what == "train":
             state = train(strategy, case)

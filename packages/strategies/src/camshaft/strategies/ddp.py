@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Unpack
 
 import attrs
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -18,7 +17,6 @@ from torch.optim import Optimizer
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import arguments_in, require
 from camshaft.strategies.ddp_replica import Replica, SimulatedReplication, trainable_parameters
-from camshaft.strategies.launch import collectives
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 
 _WHERE = "DDPStrategy"
@@ -31,9 +29,6 @@ _HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a fu
 # The attributes of `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` with past gradients.
 _POWER_SGD_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
 _BATCH_NORM_ATTRIBUTES = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "training")
-
-
-_COALESCED_BYTES = 250 * 2**20
 
 
 class DDPStrategy(ParallelStrategy):
@@ -200,20 +195,6 @@ class DDPStrategy(ParallelStrategy):
         logical.enter(index)
         self.set_gradient_sync(logical.syncs)
 
-    def logical_gradients(self) -> dict[int, dict[str, Tensor]]:
-        """Return gradients of an open accumulation window by logical rank and parameter's name. Collective.
-
-        Returns:
-            Those of all logical ranks in rank 0, this process's in others; nothing between windows. Copy them before
-            training goes on.
-        """
-        own = super().logical_gradients()
-        group = self._enter("logical_gradients")
-        if self.world_size == 1 or group.is_simulated:
-            return own
-        gathered = collectives.gather(own, group.cpu_group)
-        return own if gathered is None else {index: one for each in gathered for index, one in each.items()}
-
     def load_logical_gradients(self, gradients: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Continue the accumulation window whose gradients `logical_gradients` returned in rank 0."""
         super().load_logical_gradients(gradients)
@@ -354,14 +335,6 @@ class DDPStrategy(ParallelStrategy):
         if self._arguments.broadcast_buffers if replica is None else syncs_buffers(replica.ddp):
             self._enter("evaluation")
             broadcast_tensors(self._module.buffers())
-
-    def _broadcast_buffers(self, buffers: Iterable[Tensor]) -> None:
-        group = self._enter("enter_logical_rank")
-        values = [torch.view_as_real(one) if one.is_complex() else one for one in map(Tensor.detach, buffers)]
-        if values and not group.is_simulated:
-            assert dist.group.WORLD is not None
-            # as at a step without logical ranks
-            dist._broadcast_coalesced(dist.group.WORLD, values, _COALESCED_BYTES, 0)  # type: ignore[attr-defined]
 
     def _check_logical(self, sync_batchnorm: bool) -> None:
         """Raise `ValueError` for arguments with which a process would compute something else than the others."""

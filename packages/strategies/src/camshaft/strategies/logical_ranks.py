@@ -138,16 +138,19 @@ class LogicalRanks:
             self.turns.backward(loss, differentiate)
             return
         if len(self.ranks) > 1:
-            fits = self.index is not None and not self._is_reduced
-            rule = "called once for each logical rank, after `enter_logical_rank`"
-            action = "Add the losses up, or run steps that update by themselves by `play_logical_ranks`."
-            require(fits, "backward", rule, self.index, self._where, action, RuntimeError)
+            self._check_entered()
             if self._is_fresh:
                 self._begin_window()
         self._is_fresh = False
         differentiate(loss)
         if self.index == self.ranks[-1] and self.syncs:
             self.finish()
+
+    def _check_entered(self) -> None:
+        fits = self.index is not None and not self._is_reduced
+        rule = "called once for each logical rank, after `enter_logical_rank`"
+        action = "Add the losses up, or run steps that update by themselves by `play_logical_ranks`."
+        require(fits, "backward", rule, self.index, self._where, action, RuntimeError)
 
     def finish(self) -> None:
         """Reduce the gradients of a complete window, unless a backward did. Collective."""
@@ -164,8 +167,13 @@ class LogicalRanks:
             elif found := [gradient for gradient in gradients if gradient is not None]:
                 torch._foreach_div_(found, self.number)
         self._sums.clear()
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
+        self._set_gradients(gradients)
+
+    def end(self) -> None:
+        """End the run, in subclasses."""
+
+    def drop(self, parameters: Iterable[Tensor]) -> None:
+        """Forget gradients that are held outside of parameters, in subclasses. Not collective."""
 
     def take_turns(self, turns: Any) -> list[Any]:
         """Run a step that updates by itself for each of several logical ranks. Collective.
@@ -235,11 +243,12 @@ class LogicalRanks:
         """Return the gradients of each of this process's logical ranks in an open accumulation window, by name."""
         if self._is_fresh:
             return {}
-        parameters = dict(self.module.named_parameters())
-        found: dict[int, Tensors] = {self.ranks.start: [parameter.grad for parameter in parameters.values()]}
-        found |= self._windows
+        if not self.parameters:
+            self._find_parameters()
+        names = dict(self.module.named_parameters())
+        found: dict[int, Tensors] = {self.ranks.start: self.gradients()} | self._windows
         return {
-            index: {name: one for name, one in zip(parameters, found[index], strict=True) if one is not None}
+            index: {name: one for name, one in zip(names, found[index], strict=True) if one is not None}
             for index in self.ranks
         }
 
@@ -282,9 +291,12 @@ class LogicalRanks:
 
     def _take_gradients(self) -> Tensors:
         gradients = self.gradients()
-        for parameter in self.parameters:
-            parameter.grad = None
+        self._set_gradients([None] * len(gradients))
         return gradients
+
+    def _set_gradients(self, gradients: Tensors) -> None:
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def _put_gradients(self, index: int) -> None:
         gradients = self._windows.pop(index, None) or self._initial
@@ -292,8 +304,7 @@ class LogicalRanks:
             return
         if gradients is self._initial and index != self.ranks[-1]:  # which keeps the tensors themselves
             gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
+        self._set_gradients(gradients)
 
     def _forget(self) -> None:
         self.parameters, self._positions, self._sums = [], {}, PartialSums()

@@ -32,6 +32,7 @@ from camshaft.strategies.torch_strategy import TorchArguments, TorchStrategy
 T = TypeVar("T")
 
 _SETUP = "setup_module"
+_COALESCED_BYTES = 250 * 2**20
 
 
 class ParallelArguments(TorchArguments, total=False):
@@ -174,6 +175,20 @@ class ParallelStrategy(TorchStrategy):
         is_own = self.world_size == 1 or group.is_simulated
         return (lambda: list(values)) if is_own else collectives.start_max(values, group.cpu_group)
 
+    def logical_gradients(self) -> dict[int, dict[str, Tensor]]:
+        """Return gradients of an open accumulation window by logical rank and parameter's name. Collective.
+
+        Returns:
+            Those of all logical ranks in rank 0, this process's in others; nothing between windows. Copy them before
+            training goes on.
+        """
+        own = super().logical_gradients()
+        group = self._enter("logical_gradients")
+        if self.world_size == 1 or group.is_simulated:
+            return own
+        gathered = collectives.gather(own, group.cpu_group)
+        return own if gathered is None else {index: one for each in gathered for index, one in each.items()}
+
     def barrier(self, name: str | None = None) -> None:
         """Wait until every rank calls this, whatever the name. Collective. Queued work of a GPU is not waited for."""
         group = self._enter("barrier")
@@ -194,6 +209,14 @@ class ParallelStrategy(TorchStrategy):
 
     def _begin_evaluation(self, stage: str) -> None:
         """Do nothing, unless a subclass has buffers to broadcast. Collective."""
+
+    def _broadcast_buffers(self, buffers: Iterable[Tensor]) -> None:
+        group = self._enter("enter_logical_rank")
+        values = [torch.view_as_real(one) if one.is_complex() else one for one in map(Tensor.detach, buffers)]
+        if values and not group.is_simulated:
+            assert dist.group.WORLD is not None
+            # as at a step without logical ranks
+            dist._broadcast_coalesced(dist.group.WORLD, values, _COALESCED_BYTES, 0)  # type: ignore[attr-defined]
 
     def note_failure(self, error: BaseException) -> None:
         """Publish that this process failed: all processes end within the timeout.

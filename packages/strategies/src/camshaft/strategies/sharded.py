@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.optimizer_step import replace_step
 from camshaft.strategies.checks import arguments_in, require
 from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
@@ -39,6 +40,8 @@ from camshaft.strategies.sharding.policy import (
 )
 from camshaft.strategies.sharding.state import check_parameters, module_state_for, optimizer_state_for, tensor_like
 from camshaft.strategies.torch_strategy import Computing
+
+T = TypeVar("T")
 
 _STEPS = "_camshaft_steps"
 
@@ -125,8 +128,6 @@ class ShardedStrategy(ParallelStrategy):
         **parallel: Unpack[ParallelArguments],
     ) -> None:
         self.given_arguments = arguments_in(locals())
-        rule, action = "None: sharded gradients are not summed along a tree yet", "Use DDPStrategy, or leave it out."
-        require(logical_ranks is None, "logical_ranks", rule, logical_ranks, "ShardedStrategy", action)
         super().__init__(**parallel)
         kinds = get_args(Accumulation)
         require(accumulation in kinds, "accumulation", f"one of {kinds}", accumulation, "ShardedStrategy")
@@ -146,6 +147,8 @@ class ShardedStrategy(ParallelStrategy):
             is_compiled=self.compilation is not None,
         )
         self._local_device = torch.device("cpu") if cpu_offload else self.device
+        if logical_ranks is not None:
+            self._play_sharded(logical_ranks, cpu_offload)
         if self.world_size > 1:
             self.precision.agree = self._any_overflow
         self._steps: ShardedSteps | None = None
@@ -222,7 +225,9 @@ class ShardedStrategy(ParallelStrategy):
             self._steps = vars(module)[_STEPS]
             self._steps.begin(self.global_rank, self.world_size)
             self._steps.keeps_parameters = self._accumulation == "keep_all"
-            if self._accumulation != "reduce" or self._shape[REPLICAS] > 1:
+            if self._logical is not None:
+                self._logical.begin(module)
+            elif self._accumulation != "reduce" or self._shape[REPLICAS] > 1:
                 self._window = GradientWindow(self._steps.parts, self._accumulation, self._steps.run)
         return Computing(module, self.wrap_step(module))
 
@@ -236,10 +241,15 @@ class ShardedStrategy(ParallelStrategy):
             self._steps.reshard()
             check_parameters(optimizers, self._steps.module, self._replaced)
             refresh = self._steps.refresh
+            held: Any = self._window if self._logical is None else self._logical
+            if self._logical is not None:
+                from camshaft.strategies.sharding.logical_ranks import check_elementwise
+
+                check_elementwise(optimizers)
             for optimizer in optimizers:
                 self._restores.append(optimizer.register_step_post_hook(lambda *_: refresh()).remove)
-                if self._window is not None:
-                    self._restores.append(replace_step(optimizer, partial(_dropping, self._window), "zero_grad"))
+                if held is not None:
+                    self._restores.append(replace_step(optimizer, partial(_dropping, held), "zero_grad"))
             self._num_optimizers += len(optimizers)
         return super().setup_optimizers(optimizers)
 
@@ -265,11 +275,22 @@ class ShardedStrategy(ParallelStrategy):
         """Differentiate a scalar loss, after its step or inside it, and reduce gradients. Collective."""
         if self._steps is None:
             super().backward(loss, differentiate)
+            return
+        scaled = partial(self.precision.backward, differentiate=differentiate)
+        run = partial(self._steps.differentiate, backward=scaled)
+        if self._logical is None:
+            run(loss)
         else:
-            self._steps.differentiate(loss, partial(super().backward, differentiate=differentiate))
+            self._logical.backward(loss, run)
+
+    def play_logical_ranks(self, step: Callable[[int], T], switch: Callable[[int], None] | None = None) -> list[T]:
+        """Raise `ValueError`: steps that update by themselves cannot take turns with sharded parameters."""
+        rule = "one that optimizes for the steps, with sharded logical ranks"
+        raise ValueError(must_be("loop", rule, "manual optimization", "ShardedStrategy", "Use DDPStrategy."))
 
     def set_gradient_sync(self, is_on: bool) -> None:
         """Set whether the backwards of the steps that follow end an accumulation window; see `accumulation`."""
+        super().set_gradient_sync(is_on)
         # in the flat sums that replicas keep, gradients of several optimizers would mix
         if self._window is not None and (is_on or self._window.keeps or self._num_optimizers == 1):
             self._window.set_sync(is_on)
@@ -278,6 +299,8 @@ class ShardedStrategy(ParallelStrategy):
         """Reduce gradients that are held for the end of an accumulation window, into `parameter.grad`. Collective."""
         if self._window is not None:
             self._window.finish()
+        elif self._logical is not None:
+            self._logical.finish()
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Unscale an optimizer's gradients, reducing first what is held. Collective."""
@@ -344,6 +367,8 @@ class ShardedStrategy(ParallelStrategy):
         if self._window is not None:
             self._window.close()
             self._window = None
+        if self._logical is not None:
+            self._logical.end()
         if self._steps is not None:
             self._steps.reshard()
             self._steps = None
@@ -356,6 +381,19 @@ class ShardedStrategy(ParallelStrategy):
             if self.world_size > 1:
                 self._enter("evaluation")
                 broadcast_tensors(self._steps.module.buffers())
+
+    def _play_sharded(self, number: int, cpu_offload: bool) -> None:
+        """Play this process's share of so many logical ranks; see `ShardedLogicalRanks`."""
+        from camshaft.strategies.sharding.logical_ranks import ShardedLogicalRanks  # few runs have them
+
+        for name, value, fits in (
+            ("tensor_parallel or mesh_dimensions", self._shape, self._num_shares == self.world_size),
+            ("accumulation", self._accumulation, self._accumulation == "reduce"),
+            ("cpu_offload", cpu_offload, not cpu_offload),
+        ):
+            require(fits, name, "left out with logical_ranks", value, "ShardedStrategy", "Leave one of both out.")
+        broadcast = self._broadcast_buffers
+        self._logical = ShardedLogicalRanks(number, self.global_rank, self.world_size, "ShardedStrategy", broadcast)
 
     def _shard(self, module: nn.Module) -> None:
         self.precision.convert_module(module)
@@ -397,8 +435,6 @@ def _dropping(window: GradientWindow, zero_grad: Callable[..., None]) -> Callabl
 
     return run
 
-
-T = TypeVar("T")
 
 _RUN = "_camshaft_run"
 _END = "end"

@@ -307,7 +307,25 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
         """Clip an optimizer's gradients; see `camshaft.strategies.torch_strategy.clip_gradients`."""
-        clip_gradients(optimizer, clip_val, algorithm)
+        norm = self.gradient_norm(optimizer) if self._logical is not None and algorithm == "norm" else None
+        if norm is None:
+            clip_gradients(optimizer, clip_val, algorithm)
+        else:
+            with torch.no_grad():
+                parts = [_local_part(parameter)[1] for parameter in _with_gradients(optimizer)]
+                torch._foreach_mul_(parts, _factor(clip_val, norm))
+
+    def gradient_norm(self, optimizer: Optimizer) -> Tensor | None:
+        """Return the 2-norm of an optimizer's reduced gradients, for logical ranks. Collective if they are sharded.
+
+        Returns:
+            The norm, with the same bits on any number of processes, however gradients are sharded; None without any.
+        """
+        from camshaft.strategies.tree import tree_norm  # few runs have logical ranks
+
+        with torch.no_grad():
+            gradients: list[Any] = [parameter.grad for parameter in _with_gradients(optimizer)]
+            return tree_norm(gradients) if gradients else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the precision, such as the loss scale."""
@@ -381,9 +399,7 @@ def clip_gradients(optimizer: Optimizer, clip_val: float, algorithm: str = "norm
     if algorithm not in ("norm", "value"):
         action = "Pass one of the two."
         raise ValueError(must_be("algorithm", "'norm' or 'value'", algorithm, "clip_gradients", action))
-    parameters = [
-        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
-    ]
+    parameters = _with_gradients(optimizer)
     gradients: list[Any] = [parameter.grad for parameter in parameters]
     if not gradients:
         return
@@ -399,6 +415,12 @@ def clip_gradients(optimizer: Optimizer, clip_val: float, algorithm: str = "norm
         clip_grad_norm_(parameters, clip_val)
     else:
         clip_grad_value_(parameters, clip_val)
+
+
+def _with_gradients(optimizer: Optimizer) -> list[Tensor]:
+    return [
+        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
+    ]
 
 
 def _are_alike(gradients: list[Tensor]) -> bool:

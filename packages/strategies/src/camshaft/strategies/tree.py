@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -132,6 +133,69 @@ def sum_rows(rows: Tensor) -> Tensor:
         rows[:: 2 * stride].add_(rows[stride :: 2 * stride])
         stride *= 2
     return rows[0]
+
+
+def tree_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the 2-norm of gradients, with the same bits however they are sharded. Collective if they are.
+
+    Squares are added up along one tree over the elements of each row (an index of the first dimension), and then along
+    one over all rows, element by element: so no sum depends on how many rows a process has.
+
+    Args:
+        gradients: At least one, whole or sharded along the first dimension over one process group.
+
+    Returns:
+        The norm, in single precision or that of wider gradients, on their device.
+    """
+    parts = [_rows_of(gradient) for gradient in gradients]
+    dtype = torch.promote_types(torch.float32, parts[0][0].dtype)
+    for part, _, _ in parts[1:]:
+        dtype = torch.promote_types(dtype, part.dtype)
+    groups = {tuple(dist.get_process_group_ranks(group)): group for _, _, group in parts if group is not None}
+    require(len(groups) < 2, "gradients", "sharded over the same ranks", [*groups], "tree_norm", "Shard them alike.")
+    group = next(iter(groups.values()), None)
+    firsts = [0, *itertools.accumulate(len(gradient) if gradient.dim() else 1 for gradient in gradients)]
+    totals = parts[0][0].new_zeros(firsts[-1], dtype=dtype)
+    by_width: dict[int, list[tuple[int, Tensor]]] = {}
+    for first, (part, start, of_group) in zip(firsts, parts, strict=False):
+        if group is None or of_group is not None or group.rank() == 0:  # whole ones count once
+            num_rows = max(1, _BUCKET_BYTES // max(1, part.shape[1] * part.itemsize))
+            for offset, rows in enumerate(part.split(num_rows)):
+                by_width.setdefault(part.shape[1], []).append((first + start + offset * num_rows, rows))
+    for placed in by_width.values():
+        for bucket in _buckets([rows for _, rows in placed]):
+            values = torch.cat([placed[idx][1] for idx in bucket]).to(dtype)
+            squares = _sum_columns(values * values)
+            for idx, sums in zip(bucket, squares.split([len(placed[idx][1]) for idx in bucket]), strict=True):
+                totals[placed[idx][0] : placed[idx][0] + len(sums)] = sums
+    if group is not None:
+        dist.all_reduce(totals, group=group)  # of each row one process has more than zero
+    return _sum_columns(totals.view(1, -1)).view(()).sqrt()
+
+
+def _rows_of(gradient: Any) -> tuple[Tensor, int, dist.ProcessGroup | None]:
+    """Return this process's rows of a gradient as a matrix, the first one's index, and the group that shards them."""
+    part, start, group = gradient, 0, None
+    if hasattr(gradient, "device_mesh"):
+        part, mesh = gradient.to_local(), gradient.device_mesh
+        for dim, placement in enumerate(gradient.placements):
+            if not placement.is_replicate() and mesh.size(dim) > 1:
+                rule, fits = "sharded along its first dimension, once", placement.is_shard(0) and group is None
+                require(fits, "gradient", rule, gradient.placements, "tree_norm", "Shard it so.")
+                group = mesh.get_group(dim)
+                start = min(len(gradient), -(-len(gradient) // mesh.size(dim)) * mesh.get_local_rank(dim))
+    part = torch.view_as_real(part.detach()) if part.is_complex() else part.detach()
+    return part.reshape(len(part), -1) if part.dim() and part.numel() else part.reshape(part.numel(), 1), start, group
+
+
+def _sum_columns(rows: Tensor) -> Tensor:
+    """Return the tree's sum of the columns of a matrix, which may be overwritten."""
+    width = rows.shape[1]
+    while width > 1:
+        half = (width + 1) // 2
+        rows[:, : width - half].add_(rows[:, half:width])
+        width = half
+    return rows[:, 0]
 
 
 class Exchange:

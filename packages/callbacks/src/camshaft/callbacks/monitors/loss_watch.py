@@ -237,7 +237,7 @@ class LossWatch(Callback):
 
     def _add_norm(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
         """Compute the norm of an update's gradients. Collective if parameters are sharded."""
-        norm, before = gradient_norm(optimizer), self._norm
+        norm, before = gradient_norm(optimizer, trainer.strategy), self._norm
         if before is not None and trainer.strategy.has_skipped_step:
             before = None  # of another optimizer, whose gradients overflowed
         if norm is not None:
@@ -264,7 +264,8 @@ class LossWatch(Callback):
                 self._add_norm(trainer, module, optimizer)
             return
         loss, self._update_loss = self._update_loss, None
-        norm = gradient_norm(optimizer) if self._checks_gradients and not self._is_scaled else None
+        is_known = self._checks_gradients and not self._is_scaled
+        norm = gradient_norm(optimizer, trainer.strategy) if is_known else None
         self._has_checked_any = True
         batch = trainer.current_epoch, self._batch_idx, loss if self._checks_loss else None, norm
         for update in self._read([batch], trainer):
@@ -295,11 +296,14 @@ def skip_update(optimizer: Any) -> None:
             parameter.grad = None
 
 
-def gradient_norm(optimizer: Any) -> Tensor | None:
+def gradient_norm(optimizer: Any, strategy: Any = None) -> Tensor | None:
     """Return the 2-norm of all gradients of an optimizer's parameters, on their device; None if there are none.
 
-    Collective if parameters are sharded.
+    Collective if parameters are sharded. With the logical ranks of a strategy it has the same bits on any processes.
     """
+    if getattr(strategy, "num_logical_ranks", None) is not None and hasattr(strategy, "gradient_norm"):
+        of_ranks: Tensor | None = strategy.gradient_norm(optimizer)
+        return of_ranks
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:

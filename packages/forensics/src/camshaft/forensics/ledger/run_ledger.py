@@ -64,7 +64,7 @@ class RunLedger(Callback):
     - "loss": for each process the bits of each loss that was differentiated for the update, as `dtype:hexadecimal`.
       Losses of a window are divided by its length by then.
     - "norm": for each process the bits of the 2-norm of the gradients before clipping, for each optimizer. On the CPU
-      it is computed in double precision from the norms of the parameters.
+      it is computed in double precision from the norms of the parameters; with logical ranks along a tree.
 
     In the first line, and every `weights_every_n_steps` updates after it, as the update finds them:
 
@@ -184,7 +184,7 @@ class RunLedger(Callback):
         if not self._is_due(step):
             return
         windows = self._windows
-        norm = self._norm_of(optimizer)
+        norm = self._norm_of(optimizer, trainer)
         if norm is not None:
             for window in windows:
                 window.norms.append(norm)
@@ -257,8 +257,13 @@ class RunLedger(Callback):
         window.batches.append(batch_idx)
         window.samples.append(BatchDigest(batch) if samples is None else samples)
 
-    def _norm_of(self, optimizer: Any) -> Number | None:
+    def _norm_of(self, optimizer: Any, trainer: TrainerProtocol) -> Number | None:
         """Return the norm of an optimizer's gradients; None if there are none. Collective if they are sharded."""
+        strategy: Any = trainer.strategy
+        norm: Tensor | None
+        if _num_logical_ranks(trainer) is not None and hasattr(strategy, "gradient_norm"):
+            norm = strategy.gradient_norm(optimizer)
+            return None if norm is None else (norm.item() if self._reads_at_once else norm, norm.dtype)
         if self._adds_on_host:
             gradients = [
                 gradient
