@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
@@ -37,6 +38,7 @@ class LogicalRanks:
         index: The one that is being computed; None outside of steps.
         turns: The `Turns` of steps of several that update by themselves; None outside of such steps.
         module: The module that was set up.
+        optimizers: The optimizers that were set up for it.
         parameters: Its parameters when the window began.
         syncs: Whether the microbatches that follow end their accumulation window.
 
@@ -68,6 +70,7 @@ class LogicalRanks:
         self.turns: Any = None
         self.syncs = True
         self.module: nn.Module = nn.Module()
+        self.optimizers: list[Optimizer] = []
         self._forget()
 
     def begin(self, module: nn.Module) -> None:
@@ -86,7 +89,7 @@ class LogicalRanks:
             require(fits, "module", rule, kind, where, "Pass sparse=False.")
         rule, left_out = "without parameters that are left out of the reduction", getattr(module, _IGNORED, ())
         require(not left_out, "module", rule, left_out, where, "Freeze them, or leave logical_ranks out.")
-        self.module, self.index, self.syncs, self.turns = module, None, True, None
+        self.module, self.index, self.syncs, self.turns, self.optimizers = module, None, True, None, []
         self._forget()
 
     def enter(self, index: int) -> None:
@@ -203,6 +206,19 @@ class LogicalRanks:
         self._is_reduced = self._is_merged = False
         differentiate(loss)
         self.finish()
+
+    def mean_of(self, values: Sequence[Tensor]) -> Tensor:
+        """Return the mean of a scalar over all logical ranks, given that of each of this process's. Collective."""
+        sums = PartialSums()
+        for value in values:
+            sums.add([value.detach().reshape(1).clone()])
+        ((total,),) = sums.newest_first()
+        assert total is not None
+        if self._world_size > 1:
+            (total,) = reduce_over_processes([total], world(), self.number)
+        else:
+            total = total / self.number
+        return total.reshape(())
 
     def merge(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Add the sums of this process's other logical ranks to gradients of its last one, in place."""
