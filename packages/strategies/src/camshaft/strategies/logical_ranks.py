@@ -334,4 +334,5 @@ def restore(copies: _Buffers) -> None:
         if buffer is None or copy is None:
             continue
         if all(stride or size < 2 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)):
-            buffer.copy_(copy)  # others cannot be changed in place
+            # others cannot be changed in place; `data`, since graphs of this logical rank may have saved the values
+            buffer.data.copy_(copy)
