@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -249,6 +250,7 @@ class _RankSteps:
         assert run.logical is not None
         self._mode, self._ranks, self._strategy, self._module = mode, run.logical, strategy, run.module
         self._step, mode._training_step = mode._training_step, self.run
+        self._log: Any = run.metrics or SimpleNamespace(hook=None)
         mode.announce_steps(self._announcing)
         for optimizer in mode._configured.optimizers:
             mode._step_hooks.append(optimizer.register_step_pre_hook(self._begin_step))
@@ -258,16 +260,17 @@ class _RankSteps:
 
     def run(self, batches: OfRanks, batch_idx: int, **hiddens: Any) -> OfRanks:
         """Run the module's step for all ranks. Returns their outputs, without graphs."""
-        toggle, place_before = self._mode._configured.toggle, 0
+        toggle, log, current = self._mode._configured.toggle, self._log, 0
         toggles = [toggle.copy_state() for _ in self._ranks.own]
+        hooks = [log.hook for _ in self._ranks.own]  # that each is in
         on_enter = self._ranks.on_enter
 
         def enter(place: int) -> None:
-            nonlocal place_before
+            nonlocal current
             on_enter(place)
-            if place not in (-1, place_before):
-                toggles[place_before] = toggle.swap(toggles[place])
-                place_before = place
+            if place not in (-1, current):
+                toggles[current], hooks[current] = toggle.swap(toggles[place]), log.hook
+                log.hook, current = hooks[place], place
 
         def step(place: int) -> Any:
             of_rank = {name: None if value is None else value[place] for name, value in hiddens.items()}
