@@ -23,7 +23,8 @@ class LogicalRanks:
     """A process's part of a run on K logical ranks, of which it plays L in turn, in their order.
 
     The gradients of each are set aside when the next one begins, and added up along the tree once their accumulation
-    window is complete. Every microbatch begins with the buffers of logical rank 0; after a step those are in place.
+    window is complete. Parameters that are frozen in that step keep their window: it belongs to another optimizer. Every
+    microbatch begins with the buffers of logical rank 0; after a step those are in place.
 
     Args:
         number: K, a power of two.
@@ -41,6 +42,7 @@ class LogicalRanks:
         optimizers: The optimizers that were set up for it.
         parameters: Its parameters when the window began.
         syncs: Whether the microbatches that follow end their accumulation window.
+        has_left_windows: Whether the step before ended the windows of some parameters, and left others open.
 
     Raises:
         ValueError: If K is not a power of two, or not a multiple of the number of processes.
@@ -49,8 +51,10 @@ class LogicalRanks:
     parameters: list[nn.Parameter]
     _positions: dict[int, int]  # of parameters, by their ids
     _windows: dict[int, Tensors]  # gradients of open windows that are not in place
+    _open: set[int]  # positions of the parameters whose windows are open
+    _held: dict[int, dict[int, Tensor | None]]  # of frozen parameters, while a step ends the windows of others
     _initial: Tensors | None  # with which all begin
-    _is_fresh: bool  # no gradient of the window is computed
+    _has_begun: bool  # a backward of the step has come
     _is_reduced: bool  # gradients are averages
     _is_merged: bool  # a communication hook has averaged them
     _buffers_before: _Buffers
@@ -124,12 +128,17 @@ class LogicalRanks:
             restore(self._buffers_after)
             if not self.syncs:
                 self._windows[index] = self._take_gradients()
+                self._initial = None
                 self._put_gradients(self.ranks.start)
-        self._buffers_before, self._buffers_after = [], []
-        if self._world_size == 1:
+        self._buffers_before, self._buffers_after, self._initial = [], [], None
+        if self._world_size == 1 or self._held:
             self.finish()  # where the last one had no loss
         if self.syncs:
-            self._windows, self._initial, self._is_fresh = {}, None, True
+            self._close_windows()
+        else:
+            if not self.parameters:
+                self._find_parameters()
+            self._open.update(idx for idx, parameter in enumerate(self.parameters) if parameter.requires_grad)
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any]) -> None:
         """Differentiate the loss of the logical rank that was entered; the last one's reduces the gradients.
@@ -145,9 +154,9 @@ class LogicalRanks:
             rule = "called once for each logical rank, after `enter_logical_rank`"
             action = "Add the losses up, or run steps that update by themselves by `play_logical_ranks`."
             require(fits, "backward", rule, self.index, self._where, action, RuntimeError)
-            if self._is_fresh:
+            if not self._has_begun:
                 self._begin_window()
-        self._is_fresh = False
+        self._has_begun = True
         differentiate(loss)
         if self.index == self.ranks[-1] and self.syncs:
             self.finish()
@@ -179,14 +188,16 @@ class LogicalRanks:
         Returns:
             What the steps return.
         """
-        self.enter(self.ranks.start)
-        windows, self._windows = self._windows, {}
         self.turns = turns
         try:
+            self.enter(self.ranks.start)
+            windows, self._windows = self._windows, {}
             outputs: list[Any] = turns.run([windows.get(index) for index in self.ranks])
             local = turns.local_gradients()
             self._windows = dict(zip(self.ranks[1:], local[1:], strict=False))
-            self._is_fresh = not local
+            if local and not self.parameters:
+                self._find_parameters()
+            self._open = set(range(len(self.parameters))) if local else set()
         finally:
             self.turns, self.index, self._is_reduced = None, None, True
             self._buffers_before = []
@@ -249,7 +260,7 @@ class LogicalRanks:
 
     def open_gradients(self) -> dict[int, dict[str, Tensor]]:
         """Return the gradients of each of this process's logical ranks in an open accumulation window, by name."""
-        if self._is_fresh:
+        if not self._open:
             return {}
         parameters = dict(self.module.named_parameters())
         found: dict[int, Tensors] = {self.ranks.start: [parameter.grad for parameter in parameters.values()]}
@@ -264,8 +275,8 @@ class LogicalRanks:
         self._forget()
         if not gradients:
             return
-        self._is_fresh = False
         self._find_parameters()
+        self._open = set(range(len(self.parameters)))
         names = dict(self.module.named_parameters())
         for index in self.ranks:
             of_rank = gradients[index]
@@ -277,20 +288,54 @@ class LogicalRanks:
 
     def _begin_step(self) -> None:
         self._sums.clear()
-        self._is_reduced = self._is_merged = False
+        self._is_reduced = self._is_merged = self._has_begun = self.has_left_windows = False
         if self._world_size > 1:
             self._broadcast(self.module.buffers())
         if len(self.ranks) > 1:
             self._buffers_before = copies_of(self.module)
-            if self._is_fresh:
-                self._find_parameters()
+        if not self._open and (len(self.ranks) > 1 or not self.syncs):
+            self._find_parameters()
+        if self._open and self.syncs and self.turns is None:
+            self._hold_windows()
 
     def _begin_window(self) -> None:
-        """Let all logical ranks begin with the gradients that the first one has now: None, unless they are kept."""
-        initial = self.gradients()
-        if self.index == self.ranks.start and any(gradient is not None for gradient in initial):
-            self._initial = initial
-            self._put_gradients(self.ranks.start)
+        """Let all begin with the gradients that the first one has now, where no window is open: None, unless kept."""
+        if self.index == self.ranks.start and len(self._open) < len(self.parameters):
+            initial = [None if idx in self._open else gradient for idx, gradient in enumerate(self.gradients())]
+            if any(gradient is not None for gradient in initial):
+                self._initial = initial
+                self._windows[self.ranks.start] = self.gradients()
+                self._put_gradients(self.ranks.start)
+
+    def _hold_windows(self) -> None:
+        """Set the gradients of frozen parameters aside, which a step that ends the windows of others is not to reduce."""
+        frozen = [idx for idx, parameter in enumerate(self.parameters) if not parameter.requires_grad]
+        if not frozen:
+            return
+        views = self._world_size > 1 and len(self.ranks) == 1  # perhaps of the buckets that are communicated
+        for index in self.ranks:
+            own = self.gradients() if index == self.ranks.start else self._windows[index]
+            self._held[index] = {idx: _clone(own[idx]) if views else own[idx] for idx in frozen}
+            for idx in frozen:
+                own[idx] = None
+        for idx in frozen:
+            self.parameters[idx].grad = None
+
+    def _close_windows(self) -> None:
+        """End the windows that were reduced, and put those back that were held."""
+        self._windows, held, self._held = {}, self._held, {}
+        if not held:
+            self._open.clear()
+            return
+        self._open &= {idx for of_rank in held.values() for idx, one in of_rank.items() if one is not None}
+        self.has_left_windows = bool(self._open)
+        for index, of_rank in held.items():
+            if index == self.ranks.start:
+                for idx, gradient in of_rank.items():
+                    self.parameters[idx].grad = gradient
+            elif self._open:
+                places = range(len(self.parameters))
+                self._windows[index] = [of_rank.get(idx) if idx in self._open else None for idx in places]
 
     def _find_parameters(self) -> None:
         self.parameters = list(self.module.parameters())
@@ -303,19 +348,26 @@ class LogicalRanks:
         return gradients
 
     def _put_gradients(self, index: int) -> None:
-        gradients = self._windows.pop(index, None) or self._initial
-        if gradients is None:
+        window, initial = self._windows.pop(index, None), self._initial
+        if window is None and initial is None:
             return
-        if gradients is self._initial and index != self.ranks[-1]:  # which keeps the tensors themselves
-            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+        for idx, parameter in enumerate(self.parameters):
+            gradient = None if window is None else window[idx]
+            if initial is not None and initial[idx] is not None:
+                # the last one keeps the tensors themselves
+                gradient = initial[idx] if index == self.ranks[-1] else _clone(initial[idx])
             parameter.grad = gradient
 
     def _forget(self) -> None:
         self.parameters, self._positions, self._sums = [], {}, PartialSums()
-        self._windows, self._initial = {}, None
-        self._is_fresh, self._is_reduced, self._is_merged = True, True, False
+        self._windows, self._initial, self._open, self._held = {}, None, set(), {}
+        self._has_begun, self.has_left_windows = False, False
+        self._is_reduced, self._is_merged = True, False
         self._buffers_before, self._buffers_after = [], []
+
+
+def _clone(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.clone()
 
 
 def copies_of(module: nn.Module) -> _Buffers:
