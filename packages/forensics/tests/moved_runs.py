@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -118,11 +119,90 @@ class Adversarial(Model):
         return [torch.optim.Adam(part.parameters(), lr=0.01) for part in (self.generator, self.critic)]
 
 
+class AdversarialByHand(Adversarial):
+    """The same by hand: the generator updates twice in a batch, the critic in every second one."""
+
+    automatic_optimization = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.noise = 0.0
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:  # type: ignore[override]
+        of_generator, of_critic = self.optimizers()
+        scheduler, plateau = self.lr_schedulers()
+        real = self.norm(batch[0].float())
+        for _ in range(2):
+            self.toggle_optimizer(of_generator)
+            of_generator.zero_grad()
+            loss = -self.critic(self.generator(torch.randn(len(real), 3))).mean() * (1 + 0.1 * random.random())
+            self.manual_backward(loss)
+            self.clip_gradients(of_generator, 0.1, "norm")
+            of_generator.step()
+            self.untoggle_optimizer(of_generator)
+        self.toggle_optimizer(of_critic)
+        made = self.generator(torch.randn(len(real), 3)).detach()
+        of_loss = self.critic(made).square().mean() + (self.critic(real) - 1).square().mean()
+        self.manual_backward(of_loss / 2)
+        if batch_idx % 2:
+            of_critic.step()
+            of_critic.zero_grad()
+            plateau.step(of_loss.item())
+        self.untoggle_optimizer(of_critic)
+        scheduler.step()
+        self.log_dict({"of_generator": loss, "of_critic": of_loss}, on_step=True, on_epoch=True)
+        return loss.detach() + of_loss.detach()
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.log("drawn", torch.rand(()) + sum(one.grad.norm() for one in self.parameters() if one.grad is not None))
+
+    def configure_optimizers(self) -> Any:
+        optimizers = super().configure_optimizers()
+        of_generator = torch.optim.lr_scheduler.StepLR(optimizers[0], 3, gamma=0.5)
+        of_critic = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizers[1], patience=0, threshold=0.2)
+        return optimizers, [of_generator, {"scheduler": of_critic, "monitor": "of_critic"}]
+
+
+class ByClosures(Model):
+    """LBFGS, whose line search evaluates the loss several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.1), nn.Tanh(), nn.Linear(4, 1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.layers(tokens.float() / 16)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters(), 0.5, 3, line_search_fn="strong_wolfe")
+
+
+class ByClosuresByHand(ByClosures):
+    automatic_optimization = False
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+        optimizer = self.optimizers()
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = self.loss(batch)
+            self.manual_backward(loss)
+            return loss
+
+        loss = optimizer.step(closure)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+
 MODELS: dict[str, type[Model]] = {
     "transformer": Transformer,
     "convolutions": Convolutions,
     "recurrent": Recurrent,
     "adversarial": Adversarial,
+    "adversarial-by-hand": AdversarialByHand,
+    "closures": ByClosures,
+    "closures-by-hand": ByClosuresByHand,
 }
 
 
@@ -171,7 +251,7 @@ def main() -> None:
     data = TensorDataset(tokens, tokens.float().mean(dim=1))
     module = MODELS[given.model]()
     checkpoints = ModelCheckpoint(given.folder / "checkpoints", save_last=True, every_n_train_steps=1, save_top_k=0)
-    several = "ddp_find_unused_parameters_true" if given.model == "adversarial" else "ddp"
+    several = "ddp_find_unused_parameters_true" if given.model.startswith("adversarial") else "ddp"
     callbacks: list[Any] = [RunLedger(given.folder, weights_every_n_steps=2), checkpoints]
     trainer = Trainer(
         strategy=given.strategy or (several if int(os.environ.get("WORLD_SIZE", 1)) > 1 else "auto"),
@@ -180,7 +260,7 @@ def main() -> None:
         logical_ranks=NUM_RANKS,
         max_epochs=3,
         accumulate_grad_batches=given.accumulate,
-        gradient_clip_val=given.clip,
+        gradient_clip_val=given.clip if MODELS[given.model].automatic_optimization else None,
         log_every_n_steps=1,
         logger=CSVLogger(given.folder, name="", version="logs"),
         callbacks=[*callbacks, *([] if given.kill_at is None else [Killed(int(given.kill_at[0]), given.kill_at[1])])],

@@ -84,9 +84,11 @@ class LogicalStrategy(BareStrategy, StrategyHooks):
             buffer.copy_(self._of_first[name])
         self._current = None
         if self._is_complete:
-            own, self._of_ranks = [self._of_ranks[rank] for rank in self.logical_ranks], {}
-            total = summed(self.all_gather(summed(own)))
+            frozen = {name for name, parameter in self._module.named_parameters() if not parameter.requires_grad}
+            own = [self._of_ranks[rank] for rank in self.logical_ranks]
+            total = summed(self.all_gather(summed([self._part(one, frozen, False) for one in own])))
             self._put({name: gradient / self.num_logical_ranks for name, gradient in total.items()})
+            self._of_ranks = {rank: self._part(self._of_ranks[rank], frozen, True) for rank in self.logical_ranks}
         else:
             self._put({})
 
@@ -95,6 +97,10 @@ class LogicalStrategy(BareStrategy, StrategyHooks):
 
     def load_logical_gradients(self, gradients: Mapping[int, Gradients]) -> None:
         self._of_ranks = {rank: dict(gradients[rank]) for rank in self.logical_ranks if rank in gradients}
+
+    @staticmethod
+    def _part(gradients: Gradients, names: set[str], is_within: bool) -> Gradients:
+        return {name: gradient for name, gradient in gradients.items() if (name in names) is is_within}
 
     def _take(self) -> None:
         if self._current is None:

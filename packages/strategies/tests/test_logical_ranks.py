@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,20 +160,88 @@ def train_gan_by_hand(num_ranks: int) -> list[Tensor]:
     return [parameter.detach() for parameter in modules[0].parameters()]
 
 
-def test_steps_that_update_by_themselves_take_turns_in_one_process() -> None:
-    found = train_gan(SingleDeviceStrategy("cpu", logical_ranks=NUM_RANKS))
-    assert digest(found) == digest(train_gan_by_hand(NUM_RANKS))
+def train_by_closures(strategy: Any) -> list[Any]:
+    """Let LBFGS evaluate the loss of all logical ranks, as often as its line search decides."""
+    torch.manual_seed(1)
+    module = ByClosures()
+    step = strategy.wrap_step(lambda batch_idx, rank: optimizer.step(closure=partial(evaluate, batch_idx, rank)))
+
+    def evaluate(batch_idx: int, rank: int) -> Tensor:
+        optimizer.zero_grad()
+        loss = module.loss(rank, batch_idx)
+        strategy.backward(loss)
+        return loss
+
+    strategy.setup_module(module)
+    (optimizer,) = strategy.setup_optimizers([lbfgs(module)])
+    found: list[Any] = []
+    for batch_idx in range(3):
+        losses = strategy.play_logical_ranks(lambda rank: step(batch_idx, rank))  # noqa: B023
+        assert len(set(map(float, losses))) == 1
+        found.append(losses[0].detach())
+    strategy.teardown()
+    return [*found, *(parameter.detach() for parameter in module.parameters())]
+
+
+def train_by_closures_by_hand(num_ranks: int) -> list[Any]:
+    torch.manual_seed(1)
+    module = ByClosures()
+    optimizer, found, num_evaluations = lbfgs(module), [], 0
+    parameters = list(module.parameters())
+    for batch_idx in range(3):
+
+        def evaluate() -> Tensor:
+            nonlocal num_evaluations
+            num_evaluations += 1
+            losses = [module.loss(rank, batch_idx) for rank in range(num_ranks)]  # noqa: B023
+            means = tree_reduce([torch.autograd.grad(loss, parameters) for loss in losses], op="mean")
+            for parameter, mean in zip(parameters, means, strict=True):
+                parameter.grad = mean
+            return tree_sum([loss.detach() for loss in losses]) / num_ranks
+
+        found.append(optimizer.step(evaluate))
+    assert num_evaluations > 9  # several each time
+    return [*found, *(parameter.detach() for parameter in parameters)]
+
+
+class ByClosures(nn.Module):
+    automatic_optimization = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(16, 4), nn.Dropout(0.2), nn.Tanh(), nn.Linear(4, 1))
+
+    def loss(self, rank: int, batch_idx: int) -> Tensor:
+        batch = batch_of(rank, batch_idx)
+        return (self.net(batch).squeeze(1) - batch.sum(dim=1)).square().mean()
+
+
+def lbfgs(module: nn.Module) -> torch.optim.LBFGS:
+    return torch.optim.LBFGS(module.parameters(), 0.5, 4, line_search_fn="strong_wolfe")
+
+
+BY_THEMSELVES = {"gan": (train_gan, train_gan_by_hand), "closures": (train_by_closures, train_by_closures_by_hand)}
+
+
+@pytest.mark.parametrize("name", BY_THEMSELVES)
+def test_steps_that_update_by_themselves_take_turns_in_one_process(name: str) -> None:
+    by_strategy, by_hand = BY_THEMSELVES[name]
+    found = by_strategy(SingleDeviceStrategy("cpu", logical_ranks=NUM_RANKS))
+    assert digest(found) == digest(by_hand(NUM_RANKS))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("num_processes", [2, 4])
 def test_steps_that_update_by_themselves_average_along_the_tree(num_processes: int) -> None:
     found = run_ranks(Path(__file__), num_processes, args=["gan", NUM_RANKS]).succeeded().named
-    assert [one["gan"] for one in found] == [digest(train_gan_by_hand(NUM_RANKS))] * num_processes
+    for name, (_, by_hand) in BY_THEMSELVES.items():
+        assert [one[name] for one in found] == [digest(by_hand(NUM_RANKS))] * num_processes
 
 
-def playing(module: nn.Module, **arguments: Any) -> tuple[SingleDeviceStrategy, torch.optim.SGD]:
-    strategy = SingleDeviceStrategy("cpu", logical_ranks=2, **arguments)
+def playing(
+    module: nn.Module, num_ranks: int = 2, **arguments: Any
+) -> tuple[SingleDeviceStrategy, torch.optim.SGD]:
+    strategy = SingleDeviceStrategy("cpu", logical_ranks=num_ranks, **arguments)
     strategy.setup_module(module)
     (optimizer,) = strategy.setup_optimizers([torch.optim.SGD(module.parameters(), lr=0.5)])
     return strategy, optimizer
@@ -208,9 +277,10 @@ def test_each_step_finds_what_it_left_itself() -> None:
     assert strategy.logical_rank is None
 
 
-def test_a_window_that_steps_leave_open_is_each_ones_own() -> None:
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_window_that_steps_leave_open_is_each_ones_own(num_ranks: int) -> None:
     module = nn.Linear(1, 1, bias=False)
-    strategy, optimizer = playing(module)
+    strategy, optimizer = playing(module, num_ranks)
 
     def step(rank: int, is_last: bool) -> None:
         strategy.set_gradient_sync(is_last)
@@ -221,10 +291,40 @@ def test_a_window_that_steps_leave_open_is_each_ones_own() -> None:
 
     before = module.weight.item()
     strategy.play_logical_ranks(lambda rank: step(rank, False))
-    assert {rank: one["weight"].item() for rank, one in strategy.logical_gradients().items()} == {0: 1, 1: 2}
+    own = {rank: one["weight"].item() for rank, one in strategy.logical_gradients().items()}
+    assert own == {rank: rank + 1 for rank in range(num_ranks)}
     strategy.play_logical_ranks(lambda rank: step(rank, True))
-    assert module.weight.item() == before - 0.5 * 3
+    assert module.weight.item() == before - 0.5 * (3 if num_ranks == 2 else 2)
     assert strategy.logical_gradients() == {}
+
+
+def test_frozen_parameters_keep_their_window_where_a_step_ends_that_of_others() -> None:
+    strategy = SingleDeviceStrategy("cpu", logical_ranks=2)
+    module = nn.ParameterList([nn.Parameter(torch.ones(())) for _ in range(2)])
+    strategy.setup_module(module)
+
+    def run(working: int, value: float) -> None:
+        module[1 - working].requires_grad_(False)
+        for rank in range(2):
+            strategy.enter_logical_rank(rank)
+            strategy.backward(module[working] * value * 10**rank)
+        strategy.leave_logical_ranks()
+        module[1 - working].requires_grad_(True)
+
+    def gradients() -> Any:
+        return [{name: one.item() for name, one in of_rank.items()} for of_rank in strategy.logical_gradients().values()]
+
+    strategy.set_gradient_sync(False)
+    run(0, 1)
+    run(1, 2)
+    assert gradients() == [{"0": 1, "1": 2}, {"0": 10, "1": 20}]
+    strategy.set_gradient_sync(True)
+    run(0, 3)
+    assert module[0].grad.item() == (4 + 40) / 2
+    assert [of_rank["1"] for of_rank in gradients()] == [2, 20]
+    run(1, 5)
+    assert [one.grad.item() for one in module] == [(4 + 40) / 2, (7 + 70) / 2]
+    assert gradients() == []
 
 
 def test_steps_that_update_in_other_orders_are_refused() -> None:
@@ -270,11 +370,47 @@ def test_an_update_before_all_have_computed_is_refused() -> None:
 
 
 def test_a_scale_that_each_update_changes_is_refused() -> None:
-    strategy, _ = playing(nn.Linear(1, 1), precision="16-mixed")
-    with pytest.raises(
-        ValueError, match="`precision` must be another than '16-mixed' where steps update by themselves"
-    ):
+    message = "`precision` must be another than '16-mixed' where steps update by themselves"
+    module = nn.Linear(1, 1)
+    strategy, _ = playing(module, precision="16-mixed")
+    with pytest.raises(ValueError, match=message):
         strategy.play_logical_ranks(lambda rank: None)
+    module.automatic_optimization = False  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=message):
+        playing(module, precision="16-mixed")
+
+
+def test_a_step_that_differentiates_by_itself_is_refused() -> None:
+    module = nn.Linear(1, 1)
+    strategy, optimizer = playing(module)
+
+    def step(rank: int) -> None:
+        module.weight.sum().backward()
+        optimizer.step()
+
+    with pytest.raises(RuntimeError, match="`loss.backward` must be called by the strategy's `backward` inside a step"):
+        strategy.play_logical_ranks(step)
+
+
+def test_what_an_update_changes_in_gradients_and_settings_counts_for_all() -> None:
+    module = nn.Linear(1, 1, bias=False)
+    strategy, optimizer = playing(module)
+    found: list[Any] = []
+
+    def change(optimizer: Any, *_: Any) -> None:
+        module.weight.grad.mul_(3)
+        optimizer.param_groups[0]["lr"] *= 0.1
+
+    optimizer.register_step_pre_hook(change)
+
+    def step(rank: int) -> None:
+        strategy.backward((module.weight * (rank + 1)).sum())
+        optimizer.param_groups[0]["lr"] *= 0.5  # each one's own
+        optimizer.step()
+        found.append((module.weight.grad.item(), optimizer.param_groups[0]["lr"]))
+
+    strategy.play_logical_ranks(step)
+    assert found == [(4.5, 0.5 * 0.5 * 0.1)] * 2
 
 
 @pytest.mark.parametrize("number", [0, 3, 12, -2, True, 2.0])
@@ -424,11 +560,12 @@ if __name__ == "__main__":
     what, num_ranks, kind, *rest = [*sys.argv[1:], ""]
     of_all = []
     if what == "gan":
-        strategy = DDPStrategy(
-            accelerator="cpu", logical_ranks=int(num_ranks), find_unused_parameters=True, timeout=120
-        )
-        strategy.connect()
-        report("gan", digest(train_gan(strategy)))
+        for name, (by_strategy, _) in BY_THEMSELVES.items():
+            strategy = DDPStrategy(
+                accelerator="cpu", logical_ranks=int(num_ranks), find_unused_parameters=True, timeout=120
+            )
+            strategy.connect()
+            report(name, digest(by_strategy(strategy)))
         sys.exit()
     of_kind = CASES if kind == "ddp" else SHARDED
     for name in of_kind if what == "train" and num_ranks != "8" else RESUMED:

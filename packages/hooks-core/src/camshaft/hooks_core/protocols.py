@@ -64,14 +64,15 @@ class Strategy(Collectives, Protocol):
     - `leave_logical_ranks()` ends the step's microbatches. Where they ended an accumulation window (see
       `set_gradient_sync`, called before the first one), gradients are now, or from `unscale_gradients`,
       `clip_gradients` or `optimizer_step` on, their mean over all K. Gradients that the first one's backward finds are
-      those with which all begin.
+      those with which all begin. Parameters that require no gradients in that step, as while another optimizer is at
+      work, keep the gradients of each logical rank.
     - `logical_gradients()` returns the gradients of an open window, by logical rank and parameter's name: of all K on
       the first process, of its own on others, none between windows. Collective. `load_logical_gradients(gradients)`
       continues that window, on any number of processes, with what the first process returned.
     - `play_logical_ranks(step, switch=None)` takes the place of entering and leaving for steps that update themselves
       (manual optimization). It returns what `step(index)` returns for each; several take turns, in threads, and an
-      optimizer steps once for all. `switch(index)` is called whenever another one goes on. `together(name, function)`
-      calls a function once for all in such steps, and at once elsewhere.
+      optimizer steps once for all, with the first one entered. `switch(index)` is called whenever another one goes on.
+      `together(name, function)` calls a function once for all in such steps, and at once elsewhere.
 
     Attributes:
         device: Device of this process.

@@ -192,8 +192,11 @@ class DDPStrategy(ParallelStrategy):
     def enter_logical_rank(self, index: int) -> None:
         """Make the step and the backward that follow those of a logical rank; see `LogicalRanks.enter`. Collective."""
         logical = self._logical_ranks("enter_logical_rank")
+        has_left_windows = logical.has_left_windows
         logical.enter(index)
         self.set_gradient_sync(logical.syncs)
+        if has_left_windows and self._replica is not None and len(logical.ranks) == 1:
+            self._replica.expect_local_gradients()  # it forgot them when it averaged others
 
     def load_logical_gradients(self, gradients: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Continue the accumulation window whose gradients `logical_gradients` returned in rank 0."""

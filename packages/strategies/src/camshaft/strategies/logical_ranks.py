@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
@@ -22,7 +23,8 @@ class LogicalRanks:
     """A process's part of a run on K logical ranks, of which it plays L in turn, in their order.
 
     The gradients of each are set aside when the next one begins, and added up along the tree once their accumulation
-    window is complete. Every microbatch begins with the buffers of logical rank 0; after a step those are in place.
+    window is complete. Parameters that are frozen in that step keep their window: it belongs to another optimizer. Every
+    microbatch begins with the buffers of logical rank 0; after a step those are in place.
 
     Args:
         number: K, a power of two.
@@ -37,8 +39,10 @@ class LogicalRanks:
         index: The one that is being computed; None outside of steps.
         turns: The `Turns` of steps of several that update by themselves; None outside of such steps.
         module: The module that was set up.
+        optimizers: The optimizers that were set up for it.
         parameters: Its parameters when the window began.
         syncs: Whether the microbatches that follow end their accumulation window.
+        has_left_windows: Whether the step before ended the windows of some parameters, and left others open.
 
     Raises:
         ValueError: If K is not a power of two, or not a multiple of the number of processes.
@@ -47,8 +51,10 @@ class LogicalRanks:
     parameters: list[nn.Parameter]
     _positions: dict[int, int]  # of parameters, by their ids
     _windows: dict[int, Tensors]  # gradients of open windows that are not in place
+    _open: set[int]  # positions of the parameters whose windows are open
+    _held: dict[int, dict[int, Tensor | None]]  # of frozen parameters, while a step ends the windows of others
     _initial: Tensors | None  # with which all begin
-    _is_fresh: bool  # no gradient of the window is computed
+    _has_begun: bool  # a backward of the step has come
     _is_reduced: bool  # gradients are averages
     _is_merged: bool  # a communication hook has averaged them
     _buffers_before: _Buffers
@@ -68,6 +74,7 @@ class LogicalRanks:
         self.turns: Any = None
         self.syncs = True
         self.module: nn.Module = nn.Module()
+        self.optimizers: list[Optimizer] = []
         self._forget()
 
     def begin(self, module: nn.Module) -> None:
@@ -86,7 +93,7 @@ class LogicalRanks:
             require(fits, "module", rule, kind, where, "Pass sparse=False.")
         rule, left_out = "without parameters that are left out of the reduction", getattr(module, _IGNORED, ())
         require(not left_out, "module", rule, left_out, where, "Freeze them, or leave logical_ranks out.")
-        self.module, self.index, self.syncs, self.turns = module, None, True, None
+        self.module, self.index, self.syncs, self.turns, self.optimizers = module, None, True, None, []
         self._forget()
 
     def enter(self, index: int) -> None:
@@ -121,12 +128,17 @@ class LogicalRanks:
             restore(self._buffers_after)
             if not self.syncs:
                 self._windows[index] = self._take_gradients()
+                self._initial = None
                 self._put_gradients(self.ranks.start)
-        self._buffers_before, self._buffers_after = [], []
-        if self._world_size == 1:
+        self._buffers_before, self._buffers_after, self._initial = [], [], None
+        if self._world_size == 1 or self._held:
             self.finish()  # where the last one had no loss
         if self.syncs:
-            self._windows, self._initial, self._is_fresh = {}, None, True
+            self._close_windows()
+        else:
+            if not self.parameters:
+                self._find_parameters()
+            self._open.update(idx for idx, parameter in enumerate(self.parameters) if parameter.requires_grad)
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any]) -> None:
         """Differentiate the loss of the logical rank that was entered; the last one's reduces the gradients.
@@ -139,9 +151,9 @@ class LogicalRanks:
             return
         if len(self.ranks) > 1:
             self._check_entered()
-            if self._is_fresh:
+            if not self._has_begun:
                 self._begin_window()
-        self._is_fresh = False
+        self._has_begun = True
         differentiate(loss)
         if self.index == self.ranks[-1] and self.syncs:
             self.finish()
@@ -184,14 +196,16 @@ class LogicalRanks:
         Returns:
             What the steps return.
         """
-        self.enter(self.ranks.start)
-        windows, self._windows = self._windows, {}
         self.turns = turns
         try:
+            self.enter(self.ranks.start)
+            windows, self._windows = self._windows, {}
             outputs: list[Any] = turns.run([windows.get(index) for index in self.ranks])
             local = turns.local_gradients()
             self._windows = dict(zip(self.ranks[1:], local[1:], strict=False))
-            self._is_fresh = not local
+            if local and not self.parameters:
+                self._find_parameters()
+            self._open = set(range(len(self.parameters))) if local else set()
         finally:
             self.turns, self.index, self._is_reduced = None, None, True
             self._buffers_before = []
@@ -211,6 +225,19 @@ class LogicalRanks:
         self._is_reduced = self._is_merged = False
         differentiate(loss)
         self.finish()
+
+    def mean_of(self, values: Sequence[Tensor]) -> Tensor:
+        """Return the mean of a scalar over all logical ranks, given that of each of this process's. Collective."""
+        sums = PartialSums()
+        for value in values:
+            sums.add([value.detach().reshape(1).clone()])
+        ((total,),) = sums.newest_first()
+        assert total is not None
+        if self._world_size > 1:
+            (total,) = reduce_over_processes([total], world(), self.number)
+        else:
+            total = total / self.number
+        return total.reshape(())
 
     def merge(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Add the sums of this process's other logical ranks to gradients of its last one, in place."""
@@ -241,7 +268,7 @@ class LogicalRanks:
 
     def open_gradients(self) -> dict[int, dict[str, Tensor]]:
         """Return the gradients of each of this process's logical ranks in an open accumulation window, by name."""
-        if self._is_fresh:
+        if not self._open:
             return {}
         if not self.parameters:
             self._find_parameters()
@@ -257,8 +284,8 @@ class LogicalRanks:
         self._forget()
         if not gradients:
             return
-        self._is_fresh = False
         self._find_parameters()
+        self._open = set(range(len(self.parameters)))
         names = dict(self.module.named_parameters())
         for index in self.ranks:
             of_rank = gradients[index]
@@ -270,20 +297,53 @@ class LogicalRanks:
 
     def _begin_step(self) -> None:
         self._sums.clear()
-        self._is_reduced = self._is_merged = False
+        self._is_reduced = self._is_merged = self._has_begun = self.has_left_windows = False
         if self._world_size > 1:
             self._broadcast(self.module.buffers())
         if len(self.ranks) > 1:
             self._buffers_before = copies_of(self.module)
-            if self._is_fresh:
-                self._find_parameters()
+        if not self._open and (len(self.ranks) > 1 or not self.syncs):
+            self._find_parameters()
+        if self._open and self.syncs and self.turns is None:
+            self._hold_windows()
 
     def _begin_window(self) -> None:
-        """Let all logical ranks begin with the gradients that the first one has now: None, unless they are kept."""
-        initial = self.gradients()
-        if self.index == self.ranks.start and any(gradient is not None for gradient in initial):
-            self._initial = initial
-            self._put_gradients(self.ranks.start)
+        """Let all begin with the gradients that the first one has now, where no window is open: None, unless kept."""
+        if self.index == self.ranks.start and len(self._open) < len(self.parameters):
+            initial = [None if idx in self._open else gradient for idx, gradient in enumerate(self.gradients())]
+            if any(gradient is not None for gradient in initial):
+                self._initial = initial
+                self._windows[self.ranks.start] = self.gradients()
+                self._put_gradients(self.ranks.start)
+
+    def _hold_windows(self) -> None:
+        """Set the gradients of frozen parameters aside, which a step that ends the windows of others is not to reduce."""
+        frozen = [idx for idx, parameter in enumerate(self.parameters) if not parameter.requires_grad]
+        if not frozen:
+            return
+        views = self._world_size > 1 and len(self.ranks) == 1  # perhaps of the buckets that are communicated
+        for index in self.ranks:
+            own = self.gradients() if index == self.ranks.start else self._windows[index]
+            self._held[index] = {idx: _clone(own[idx]) if views else own[idx] for idx in frozen}
+            for idx in frozen:
+                own[idx] = None
+            if index == self.ranks.start:
+                self._set_gradients(own)
+
+    def _close_windows(self) -> None:
+        """End the windows that were reduced, and put those back that were held."""
+        self._windows, held, self._held = {}, self._held, {}
+        if not held:
+            self._open.clear()
+            return
+        self._open &= {idx for of_rank in held.values() for idx, one in of_rank.items() if one is not None}
+        self.has_left_windows = bool(self._open)
+        for index, of_rank in held.items():
+            if index == self.ranks.start:
+                self._set_gradients([of_rank.get(idx, one) for idx, one in enumerate(self.gradients())])
+            elif self._open:
+                places = range(len(self.parameters))
+                self._windows[index] = [of_rank.get(idx) if idx in self._open else None for idx in places]
 
     def _find_parameters(self) -> None:
         self.parameters = list(self.module.parameters())
@@ -299,18 +359,28 @@ class LogicalRanks:
             parameter.grad = gradient
 
     def _put_gradients(self, index: int) -> None:
-        gradients = self._windows.pop(index, None) or self._initial
-        if gradients is None:
+        window, initial = self._windows.pop(index, None), self._initial
+        if window is None and initial is None:
             return
-        if gradients is self._initial and index != self.ranks[-1]:  # which keeps the tensors themselves
-            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
+        gradients = [None] * len(self.parameters) if window is None else window
+        if initial is not None:
+            is_last = index == self.ranks[-1]  # which keeps the tensors themselves
+            gradients = [
+                one if first is None else first if is_last else first.clone()
+                for one, first in zip(gradients, initial, strict=True)
+            ]
         self._set_gradients(gradients)
 
     def _forget(self) -> None:
         self.parameters, self._positions, self._sums = [], {}, PartialSums()
-        self._windows, self._initial = {}, None
-        self._is_fresh, self._is_reduced, self._is_merged = True, True, False
+        self._windows, self._initial, self._open, self._held = {}, None, set(), {}
+        self._has_begun, self.has_left_windows = False, False
+        self._is_reduced, self._is_merged = True, False
         self._buffers_before, self._buffers_after = [], []
+
+
+def _clone(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.clone()
 
 
 def copies_of(module: nn.Module) -> _Buffers:
@@ -329,4 +399,5 @@ def restore(copies: _Buffers) -> None:
         if buffer is None or copy is None:
             continue
         if all(stride or size < 2 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)):
-            buffer.copy_(copy)  # others cannot be changed in place
+            # others cannot be changed in place; `data`, since graphs of this logical rank may have saved the values
+            buffer.data.copy_(copy)

@@ -132,9 +132,10 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """Run a step that updates by itself (manual optimization) for each of this process's logical ranks. Collective.
 
         Several take turns: where a step averages gradients by `backward`, or steps an optimizer, it waits until all
-        others have come there, and the optimizer steps once for all. Gradients, buffers, `requires_grad` and random
-        numbers are each one's own, at the cost of as many copies of gradients. `enter_logical_rank` and
-        `leave_logical_ranks` are not to be called.
+        others have come there, and the optimizer steps once for all. An optimizer that gets a closure evaluates the
+        losses of all by it, and gets their mean over all logical ranks. Gradients, buffers, `requires_grad`, settings
+        of optimizers and random numbers are each one's own, at the cost of as many copies of gradients.
+        `enter_logical_rank` and `leave_logical_ranks` are not to be called.
 
         Args:
             step: Runs the step of one, given its index; in another thread for all but the first.
@@ -144,7 +145,8 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
             What the steps return, in the order of `logical_ranks`.
 
         Raises:
-            RuntimeError: If steps average or update in different orders, or there are no logical ranks.
+            RuntimeError: If steps average or update in different orders, or differentiate by themselves, or there are
+                no logical ranks.
             ValueError: If there are several under "16-mixed", whose scale depends on each update of each of them.
         """
         logical = self._logical_ranks("play_logical_ranks")
@@ -155,19 +157,10 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
             if switch is not None:
                 switch(index)
 
-        if len(logical.ranks) > 1:
-            if hasattr(self.precision, "scale_loss"):
-                rule, where = "another than '16-mixed' where steps update by themselves", type(self).__qualname__
-                action = "Use 'bf16-mixed', or as many processes as logical ranks."
-                raise ValueError(must_be("precision", rule, self.precision.name, where, action))
-            from camshaft.strategies.turns import Turns  # few modules update by themselves
+        self._check_scale(logical)
+        from camshaft.strategies.turns import Turns  # few modules update by themselves
 
-            return logical.take_turns(Turns(logical, step, go_on, self.device))
-        self.enter_logical_rank(logical.ranks.start)
-        go_on(logical.ranks.start)
-        outputs = [step(logical.ranks.start)]
-        self.leave_logical_ranks()
-        return outputs
+        return logical.take_turns(Turns(logical, step, go_on, self.device))
 
     def together(self, name: str, action: Callable[[], T]) -> T:
         """Call a function once for all of this process's logical ranks, when the steps of all have come here.
@@ -198,13 +191,13 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
                     if logical.index is not None:
                         raise RuntimeError(must_be("optimizer.step", rule, logical.index, where, action))
                     return original(*args, **kwargs)
-                closure, *rest = args or (kwargs.pop("closure", None),)
-                if closure is None:
-                    return self.together(name, partial(original, None, *rest, **kwargs))
-                with torch.enable_grad():
-                    loss = closure()
-                self.together(name, partial(original, None, *rest, **kwargs))
-                return loss
+                if args and args[0] is not None:
+                    return logical.turns.step(name, lambda joint: original(joint, *args[1:], **kwargs), args[0])
+                if kwargs.get("closure") is not None:
+                    return logical.turns.step(
+                        name, lambda joint: original(*args, **{**kwargs, "closure": joint}), kwargs["closure"]
+                    )
+                return self.together(name, partial(original, *args, **kwargs))
 
             return step
 
@@ -257,13 +250,27 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         module.to(self.device)
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """Make optimizers step in this strategy's precision, and return them."""
+        """Make optimizers step in this strategy's precision, and return them.
+
+        Raises:
+            ValueError: If several logical ranks of a process update by themselves under "16-mixed".
+        """
         for optimizer in optimizers:
             self.precision.setup_optimizer(optimizer)
-        if len(self.logical_ranks) > 1:
-            for position, optimizer in enumerate(optimizers):
-                self._step_together(f"step of optimizer {position}", optimizer)
+        if self._logical is not None:
+            if getattr(self._logical.module, "automatic_optimization", True) is False:
+                self._check_scale(self._logical)
+            for optimizer in optimizers:
+                self._step_together(f"step of optimizer {len(self._logical.optimizers)}", optimizer)
+                self._logical.optimizers.append(optimizer)
         return list(optimizers)
+
+    def _check_scale(self, logical: LogicalRanks) -> None:
+        """Raise `ValueError` where a scale of losses depends on each update of each logical rank."""
+        if len(logical.ranks) > 1 and hasattr(self.precision, "scale_loss"):
+            rule, where = "another than '16-mixed' where steps update by themselves", type(self).__qualname__
+            action = "Use 'bf16-mixed', or as many processes as logical ranks."
+            raise ValueError(must_be("precision", rule, self.precision.name, where, action))
 
     def batch_to_device(self, batch: Any) -> Any:
         """Move the tensors of a batch to the device, on a stream of their own if `copy_stream` is set.

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from camshaft.hooks_core.support.devices import make_current
 from camshaft.hooks_core.support.messages import must_be
@@ -22,8 +23,9 @@ class Turns:
     """The steps of a process's logical ranks, each in a thread of its own, of which one runs at a time.
 
     Where a step averages gradients or steps an optimizer, it waits until those of all others have come to the same
-    place; then it is done once for all. So no step sees weights that another one's has updated before it. What a step
-    finds and changes is its own: gradients, buffers, `requires_grad`, random numbers, torch's default dtype.
+    place; then it is done once for all, with the state of the first one. So no step sees weights that another one's has
+    updated before it. What a step finds and changes is its own: gradients, buffers, `requires_grad`, settings of
+    optimizers, random numbers, torch's default dtype.
 
     Args:
         ranks: The logical ranks.
@@ -48,10 +50,12 @@ class Turns:
         }
         self._met: list[str] = []
         self._result: Any = None
+        self._losses: list[Any] = []
         self._outputs: list[Any] = [None] * self._num_places
         self._error: BaseException | None = None
         self._states: list[_State | None] = [None] * self._num_places
-        self._holds_local = False
+        self._holds_local = self._has_backward = False
+        self._num_gradients = 0  # when the steps begin
 
     def run(self, windows: Sequence[Tensors | None]) -> list[Any]:
         """Run all steps. Returns what they return. The module is left with what the first one left.
@@ -61,9 +65,14 @@ class Turns:
 
         Raises:
             BaseException: What any of them raises.
-            RuntimeError: If they average gradients, or step optimizers, in another order.
+            RuntimeError: If they average gradients, or step optimizers, in another order, or differentiate by
+                themselves.
         """
+        if self._num_places == 1:
+            self._switch(self._ranks.ranks.start)
+            return [self._step(self._ranks.ranks.start)]
         before = _State(self._ranks, self._device)
+        self._num_gradients = _number_of(before.gradients)
         self._states[:] = [before, *(before.copy(window) for window in windows[1:])]
         self._switch(self._ranks.ranks[0])
         try:
@@ -81,10 +90,14 @@ class Turns:
 
     def local_gradients(self) -> list[Tensors]:
         """Return the gradients of each logical rank; none if they are averages."""
+        if self._num_places == 1 and self._holds_local:
+            return [self._ranks.gradients()]
         return [state.gradients for state in self._states if state is not None] if self._holds_local else []
 
     def together(self, name: str, action: Callable[[], Any]) -> Any:
-        """Call a function once, with the gradients of the last logical rank, when all steps have come here.
+        """Call a function once, with the state of the first logical rank, when all steps have come here.
+
+        What it changes in gradients and in the settings of optimizers counts for all.
 
         Args:
             name: What it is, by which steps are told apart that have come to something else.
@@ -93,33 +106,53 @@ class Turns:
         Returns:
             What it returns, to all.
         """
-        place = self._place
-        self._met.append(name)
-        if place < self._num_places - 1:
-            self._hand_over(place + 1)
-        else:
-            names, self._met = self._met, []
-            if any(one != name for one in names):
-                rule, action_text = (
-                    "the same on all logical ranks, in the same order",
-                    "Update on all ranks or on none.",
-                )
-                raise RuntimeError(must_be("updates", rule, names, "training_step", action_text))
+        self._meet(name)
+        if self._place == 0:
+            before = self._seen()
             self._result = action()
-            self._hand_over(0)
+            self._share_since(before)
         return self._result
+
+    def step(self, name: str, step: Callable[[Callable[[], Any]], Any], closure: Callable[[], Any]) -> Any:
+        """Step an optimizer once, whose closure evaluates the losses of all whenever it is called.
+
+        Args:
+            name: What it is, as for `together`.
+            step: The optimizer's step, which gets a closure.
+            closure: The closure of the step that runs.
+
+        Returns:
+            What the optimizer returns, to all.
+        """
+        self._meet(name)
+        if self._place:
+            while (result := self.together(name, _no_action)) is _EVALUATE:
+                self._evaluate(closure)
+            return result
+        before = self._seen()
+
+        def evaluate() -> Any:
+            nonlocal before
+            self.together(name, lambda: _EVALUATE)
+            loss = self._evaluate(closure)
+            before = self._seen()
+            return loss
+
+        result = step(evaluate)
+        self._share_since(before)
+        return self.together(name, lambda: result)
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any]) -> None:
         """Differentiate a step's loss, and average the gradients of all."""
         ranks = self._ranks
-        self._holds_local = not ranks.syncs
+        self._has_backward, self._holds_local = True, not ranks.syncs
         if not ranks.syncs:
             differentiate(loss)
             return
         if self._place < self._num_places - 1:
             differentiate(loss)
             ranks.add_to_sums()
-            self.together("backward", lambda: None)
+            self._meet("backward")
             return
 
         def average() -> None:
@@ -129,20 +162,81 @@ class Turns:
                 assert state is not None
                 state.gradients = [None if one is None else one.clone() for one in mean]
 
-        self.together("backward", average)
+        self._meet("backward", average)
+
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
+        """Call the closure of a step. Returns the mean of the losses of all logical ranks, by which optimizers decide.
+
+        Collective.
+        """
+        with torch.enable_grad():
+            own = closure()
+        if not isinstance(own, (Tensor, float)):
+            self._meet("evaluation")
+            return own
+        self._losses.append(torch.as_tensor(own).detach())
+
+        def average() -> None:
+            losses, self._losses = self._losses, []
+            self._result = self._ranks.mean_of(losses)
+
+        self._meet("evaluation", average)
+        return self._result if isinstance(own, Tensor) else self._result.item()
+
+    def _meet(self, name: str, last: Callable[[], None] | None = None) -> None:
+        """Wait until all steps have come here; the first one goes on, after the last one has called `last`."""
+        self._check_backward()
+        self._met.append(name)
+        if self._place == self._num_places - 1:
+            names, self._met = self._met, []
+            if any(one != name for one in names):
+                raise _in_other_order(names)
+            if last is not None:
+                last()
+        if self._num_places > 1:
+            self._hand_over((self._place + 1) % self._num_places)
+
+    def _check_backward(self) -> None:
+        """Raise `RuntimeError` if gradients were computed that nobody averages."""
+        if not self._has_backward and self._num_places > 1 and _number_of(self._ranks.gradients()) > self._num_gradients:
+            rule, got = "called by the strategy's `backward` inside a step", "gradients of one logical rank"
+            action = "Call strategy.backward(loss), or manual_backward(loss), in place of loss.backward()."
+            raise RuntimeError(must_be("loss.backward", rule, got, "training_step", action))
+
+    def _seen(self) -> _Seen:
+        """Return what others do not see if it is changed: gradients, with their versions, and settings of optimizers."""
+        if self._num_places == 1:
+            return [], {}
+        gradients = [(one, None if one is None else one._version) for one in self._ranks.gradients()]
+        return gradients, _settings_of(self._ranks.optimizers)
+
+    def _share_since(self, before: _Seen) -> None:
+        """Give all others what the first one has changed."""
+        gradients, settings = before
+        others = [state for state in self._states[1:] if state is not None]
+        for position, (one, version) in enumerate(gradients):
+            now = self._ranks.parameters[position].grad
+            if now is not one or (now is not None and now._version != version):
+                for state in others:
+                    state.gradients[position] = None if now is None else now.clone()
+        for key, (group, then) in settings.items():
+            changed = {name: value for name, value in group.items() if name not in then or then[name] is not value}
+            for state in others if changed else ():
+                state.settings[key][1].update(changed)
 
     def _run(self, place: int) -> None:
         """Run one step, and hand over to the next. The first one waits for all."""
         try:
             if place:
                 make_current(self._device)
+                torch.get_num_threads()  # takes the number that was set over to this thread
             self._outputs[place] = self._step(self._ranks.ranks[place])
+            self._check_backward()
             self._met.append("end")
             if place < self._num_places - 1:
                 self._hand_over(place + 1, waits=place == 0)
             elif any(one != "end" for one in self._met):
-                rule, action = "the same on all logical ranks, in the same order", "Update on all ranks or on none."
-                raise RuntimeError(must_be("updates", rule, self._met, "training_step", action))
+                raise _in_other_order(self._met)
             else:
                 self._save(place)
                 self._gates[0].release()
@@ -179,6 +273,29 @@ class Turns:
         self._switch(self._ranks.ranks[place])
 
 
+def _settings_of(optimizers: Sequence[Optimizer]) -> _Settings:
+    """Return the groups of parameters with copies of what they say, by their ids."""
+    return {id(group): (group, {**group}) for optimizer in optimizers for group in optimizer.param_groups}
+
+
+def _no_action() -> None:
+    """Do nothing."""
+
+
+def _number_of(gradients: Tensors) -> int:
+    return sum(one is not None for one in gradients)
+
+
+def _in_other_order(names: Sequence[str]) -> RuntimeError:
+    rule, action = "the same on all logical ranks, in the same order", "Update on all ranks or on none."
+    return RuntimeError(must_be("updates", rule, names, "training_step", action))
+
+
+_EVALUATE = object()  # in place of a result: the optimizer asks for another evaluation
+_Settings = dict[int, tuple[dict[str, Any], dict[str, Any]]]
+_Seen = tuple[list[tuple[Tensor | None, int | None]], _Settings]
+
+
 class _AbandonedError(BaseException):
     """Ends a step that waits, after another one failed."""
 
@@ -189,6 +306,7 @@ class _State:
     def __init__(self, ranks: LogicalRanks, device: torch.device) -> None:
         self._ranks, self._device = ranks, device
         self.gradients = ranks.gradients()
+        self.settings = _settings_of(ranks.optimizers)
         self._flags = [parameter.requires_grad for parameter in ranks.parameters]
         self._buffers = copies_of(ranks.module)
         self._dtype = torch.get_default_dtype()
@@ -205,6 +323,7 @@ class _State:
         vars(other).update(vars(self))
         copies: Tensors = [None if one is None else one.clone() for one in self.gradients]
         other.gradients = copies if gradients is None else gradients
+        other.settings = {key: (group, {**copy}) for key, (group, copy) in self.settings.items()}
         return other
 
     def restore(self) -> None:
@@ -213,6 +332,8 @@ class _State:
             parameter.grad = gradient
             if parameter.requires_grad != flag:
                 parameter.requires_grad_(flag)
+        for group, settings in self.settings.values():
+            group.update(settings)
         restore(self._buffers)
         torch.set_default_dtype(self._dtype)
         torch.set_rng_state(self._of_torch)

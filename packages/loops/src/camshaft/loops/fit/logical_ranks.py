@@ -9,21 +9,25 @@ called. So all that a hook can see of the run's position is the same on any numb
 from __future__ import annotations
 
 import inspect
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.implementation import returns_anything
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.hooks_core.support.messages import must_be, warn_user
-from camshaft.hooks_core.support.optimizer_step import needs_closure
 from camshaft.loops.fit.epoch import TrainingEpoch
 from camshaft.loops.metrics.logical_ranks import LogicalMetricLog, RankMetrics
 from camshaft.loops.optimization.automatic import AutomaticOptimization
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers
+from camshaft.loops.optimization.manual import ManualOptimization
 from camshaft.loops.optimization.update import ClosureUpdate, OptimizerUpdate, loss_of, without_graph
 from camshaft.loops.state.logical_ranks import FirstRankBuffers, LogicalRanks, logical_ranks_of, take_common_numbers
 from camshaft.loops.state.of_ranks import OfRanks
@@ -128,22 +132,11 @@ class LogicalEpoch(TrainingEpoch):
         self.follow_mode()
 
     def follow_mode(self) -> None:
-        """Let the mode, another one perhaps, compute the gradients of each rank."""
-        for update in self.mode._updates:  # type: ignore[attr-defined]
+        """Let the mode, another one perhaps, run the step or compute the gradients of each rank."""
+        if type(self.mode) is ManualOptimization:
+            _RankSteps(self.mode, self._run)
+        for update in getattr(self.mode, "_updates", ()):
             _RankGradients(update, self._run)
-
-    def run(self) -> bool:
-        """Run the epoch's batches, those of all ranks in each step. Collective.
-
-        Raises:
-            ValueError: If several optimizers accumulate gradients, of whose windows one would end in another's step.
-        """
-        mode: Any = self.mode
-        if len(mode._updates) > 1 and mode.settings.accumulate_grad_batches > 1:
-            rule, where = "1 for several optimizers, with logical ranks", type(self._run.module).__qualname__
-            value = mode.settings.accumulate_grad_batches
-            raise ValueError(must_be("accumulate_grad_batches", rule, value, where, "Leave one of both out."))
-        return super().run()
 
     def _start_step(self, batches: OfRanks, batch_idx: int) -> Any:
         """Move the batches and call the hook for each rank. Collective if the hook may skip the epoch."""
@@ -229,20 +222,149 @@ class _RankGradients:
         return outputs
 
     def loss_of(self, outputs: OfRanks) -> Any:
-        """Return the loss of the first rank, which the closure of an update returns."""
-        return loss_of(outputs[0], self._module)
+        """Return the mean of the losses of all ranks, by which the owner of an update decides. Collective."""
+        losses: list[Any] = [loss_of(one, self._module) for one in outputs]
+        return self._ranks.of_all(losses, self._strategy).mean()
+
+
+class _RankSteps:
+    """Runs the step of each logical rank where a module that optimizes by itself runs that of a batch.
+
+    An update, and the hook before it, is one for all: it has the random numbers that all have in common.
+
+    Args:
+        mode: The mode, which calls this from now on.
+        run: The run.
+
+    Raises:
+        TypeError: If the strategy cannot let the steps of several take turns.
+    """
+
+    def __init__(self, mode: ManualOptimization, run: Run) -> None:
+        strategy: Any = run.strategy
+        missing = [name for name in ("play_logical_ranks", "together") if not hasattr(strategy, name)]
+        if missing:
+            rule = f"a strategy that plays logical ranks which update by themselves (missing: {', '.join(missing)})"
+            action = "Let the loop optimize, or leave `logical_ranks` out."
+            raise TypeError(must_be("strategy", rule, strategy, type(run.module).__qualname__, action))
+        assert run.logical is not None
+        self._mode, self._ranks, self._strategy, self._module = mode, run.logical, strategy, run.module
+        self._step, mode._training_step = mode._training_step, self.run
+        self._log: Any = run.metrics or SimpleNamespace(hook=None)
+        mode.announce_steps(self._announcing)
+        for optimizer in mode._configured.optimizers:
+            mode._step_hooks.append(optimizer.register_step_pre_hook(self._begin_step))
+            mode._step_hooks.append(optimizer.register_step_post_hook(self._end_step))
+        for scheduler in _schedulers_of(mode._configured, run.module):
+            mode._step_hooks.append(_SharedScheduler(scheduler, run.logical, strategy, run.module))
+
+    def run(self, batches: OfRanks, batch_idx: int, **hiddens: Any) -> OfRanks:
+        """Run the module's step for all ranks. Returns their outputs, without graphs."""
+        toggle, log, current = self._mode._configured.toggle, self._log, 0
+        toggles = [toggle.copy_state() for _ in self._ranks.own]
+        hooks = [log.hook for _ in self._ranks.own]  # that each is in
+        on_enter = self._ranks.on_enter
+
+        def enter(place: int) -> None:
+            nonlocal current
+            on_enter(place)
+            if place not in (-1, current):
+                toggles[current], hooks[current] = toggle.swap(toggles[place]), log.hook
+                log.hook, current = hooks[place], place
+
+        def step(place: int) -> Any:
+            of_rank = {name: None if value is None else value[place] for name, value in hiddens.items()}
+            return without_graph(self._step(batches[place], batch_idx, **of_rank))
+
+        self._ranks.on_enter = enter
+        try:
+            return self._ranks.play(self._strategy, step)
+        finally:
+            self._ranks.on_enter = on_enter
+
+    def _announcing(self, announce: Any) -> Any:
+        """Return the hook before an update of an optimizer, for all ranks."""
+
+        def begin(optimizer: Any) -> None:
+            self._ranks.begin_update()
+            announce(optimizer)
+
+        return begin
+
+    def _begin_step(self, optimizer: Any, arguments: Any, keywords: Any) -> Any:
+        """Let a closure, if the step gets one, evaluate the loss as part of the step of a rank."""
+        _check_turn(self._ranks, "optimizer.step", optimizer, self._module)
+        closure = keywords.get("closure", arguments[1] if len(arguments) > 1 else None)
+        if not callable(closure):
+            return None
+
+        def evaluate() -> Any:
+            self._ranks.end_update()  # a later evaluation
+            return closure()
+
+        if "closure" in keywords:
+            return arguments, {**keywords, "closure": evaluate}
+        return (optimizer, evaluate, *arguments[2:]), keywords
+
+    def _end_step(self, *_: Any) -> None:
+        self._ranks.end_update()
+
+
+class _SharedScheduler:
+    """Lets a scheduler that a module steps by itself step once for all ranks, until `remove`.
+
+    Its class is changed rather than the object, whose attributes are saved in checkpoints.
+    """
+
+    def __init__(self, scheduler: Any, ranks: LogicalRanks, strategy: Any, module: nn.Module) -> None:
+        self._scheduler, self._kind = scheduler, type(scheduler)
+        kind = self._kind
+
+        @wraps(kind.step)
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if ranks.current is None:
+                return kind.step(scheduler, *args, **kwargs)
+            _check_turn(ranks, "lr_scheduler.step", scheduler, module)
+
+            def once() -> Any:
+                given = args, kwargs
+                if any(given) and strategy.world_size > 1:
+                    given = strategy.broadcast(given)  # a value that may be each rank's own
+                return kind.step(scheduler, *given[0], **given[1])
+
+            return strategy.together(f"step of {kind.__qualname__}", once)
+
+        names = {"step": step, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        scheduler.__class__ = type(kind.__name__, (kind,), names)
+
+    def remove(self) -> None:
+        """Leave the scheduler as it was."""
+        self._scheduler.__class__ = self._kind
+
+
+def _check_turn(ranks: LogicalRanks, name: str, got: Any, module: nn.Module) -> None:
+    """Raise `RuntimeError` in a hook that comes once for each rank, one after the other."""
+    if ranks.current is not None and not ranks.is_playing:
+        rule = "called in `training_step`, or in a hook that comes once for all logical ranks"
+        action = "Move it there, such as to `on_train_epoch_end`."
+        raise RuntimeError(must_be(name, rule, type(got).__name__, type(module).__qualname__, action))
+
+
+def _schedulers_of(configured: ConfiguredOptimizers, module: nn.Module) -> list[Any]:
+    """Return the schedulers that a module steps by itself: those that it returned, and its attributes."""
+    found = [config.scheduler for config in configured.schedulers]
+    for value in vars(module).values():
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+        found += [one for one in inner if isinstance(one, LRScheduler)]
+    return list({id(one): one for one in found}.values())
 
 
 def check_optimization(mode: Any, run: Run) -> None:
     """Raise `ValueError` where the updates of a mode cannot be those of logical ranks."""
     where = type(run.module).__qualname__
-    if not isinstance(mode, AutomaticOptimization):
-        rule, action = "True (or left out) with logical ranks", "Let the loop optimize, or leave `logical_ranks` out."
-        raise ValueError(must_be("automatic_optimization", rule, False, where, action))
-    for update in mode._updates:
-        if needs_closure(update.optimizer):
-            rule = "one that needs the loss once per update, with logical ranks"
-            raise ValueError(must_be("optimizer", rule, update.optimizer, where, "Use another, such as AdamW."))
+    if type(mode) is not ManualOptimization and not isinstance(mode, AutomaticOptimization):
+        rule, action = "that of today's protocol, with logical ranks", "Port the module, or leave them out."
+        raise ValueError(must_be("optimization", rule, mode, where, action))
     if run.epoch_state:
         rule, action = "without hooks that take the outputs of all steps, with logical ranks", "Log values instead."
         raise ValueError(must_be("module", rule, sorted(run.epoch_state), where, action))

@@ -315,10 +315,10 @@ def restore_position(run: Run, data: FitData, mode: UpdateMode, progress: FitPro
             mode.load_state_dict(fit["optimization"])
         else:
             mode.load_accumulation(fit["optimization"])
-        if run.logical is None:
-            _restore_gradients(run, data, mode, progress, is_moved=is_moved)
-        else:
+        if any(isinstance(key, int) for key in fit["gradients"]):
             run.strategy.load_logical_gradients(fit["gradients"])  # type: ignore[attr-defined]
+        else:
+            _restore_gradients(run, data, mode, progress, is_moved=is_moved)
     if progress.is_inside_epoch:
         for key, part in run.epoch_state.items():
             if is_moved:
@@ -370,11 +370,12 @@ def restore_moment(run: Run, data: FitData, *, is_inside_epoch: bool) -> None:
 def gradients_of(run: Run) -> dict[Any, Any]:
     """Return copies of the gradients of a run's module, by the names of its parameters. Collective.
 
-    With logical ranks such a dictionary for each of them, by its index, on the first process.
+    With logical ranks such a dictionary for each of them, by its index, on the first process, unless all have the same.
     """
     if run.logical is not None:
         of_ranks: dict[int, dict[str, torch.Tensor]] = run.strategy.logical_gradients()  # type: ignore[attr-defined]
-        return {rank: {name: one.detach().clone() for name, one in named.items()} for rank, named in of_ranks.items()}
+        if of_ranks:
+            return {rank: {name: one.detach().clone() for name, one in own.items()} for rank, own in of_ranks.items()}
     getattr(run.strategy, "collect_gradients", no_op)()
     named = run.module.named_parameters()
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -41,10 +42,19 @@ class ManualOptimization:
         self._training_step: Any = run.hooks.training_step
         self._module, self._metrics, self._progress = run.module, run.metrics, context.progress
         self._stepped = False
-        self._step_hooks = []
-        for optimizer_idx, optimizer in enumerate(context.configured.optimizers):
-            announce = with_arguments(run.hooks, "on_before_optimizer_step", optimizer_idx=optimizer_idx)
-            self._step_hooks.append(optimizer.register_step_pre_hook(partial(self._before_step, announce)))
+        self._hooks = run.hooks
+        self._step_hooks: list[Any] = []
+        self.announce_steps()
+
+    def announce_steps(self, wrap: Callable[[Any], Any] | None = None) -> None:
+        """Call `on_before_optimizer_step` whenever the module steps, from now on through what `wrap` makes of it."""
+        for step_hook in self._step_hooks:
+            step_hook.remove()
+        self._step_hooks.clear()
+        for optimizer_idx, optimizer in enumerate(self._configured.optimizers):
+            announce = with_arguments(self._hooks, "on_before_optimizer_step", optimizer_idx=optimizer_idx)
+            hook = partial(self._before_step, announce if wrap is None else wrap(announce))
+            self._step_hooks.append(optimizer.register_step_pre_hook(hook))
 
     def follow(self, settings: OptimizationSettings) -> None:
         """Take other settings.
@@ -52,7 +62,7 @@ class ManualOptimization:
         Raises:
             ValueError: If there are optimizers and the settings accumulate or clip, which is left to the module.
         """
-        if self._step_hooks:
+        if self._configured.optimizers:
             check_manual(settings, self._configured, type(self._module).__qualname__)
         self.settings = settings
 

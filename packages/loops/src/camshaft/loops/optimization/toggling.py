@@ -8,6 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 from torch.optim import Optimizer
 
+ToggleState = tuple[Optimizer | None, list[Tensor]]
+"""The optimizer that is at work, and the parameters that were frozen for it."""
+
 
 class OptimizerToggle:
     """Freezes the parameters of the other optimizers while one is at work, so that no graph is built to them.
@@ -43,6 +46,16 @@ class OptimizerToggle:
                 if parameter.requires_grad and id(parameter) not in own:
                     parameter.requires_grad = False
                     self._frozen.append(parameter)
+
+    def swap(self, state: ToggleState) -> ToggleState:
+        """Go on as another logical rank of this process left it, whose parameters are in place. Returns the state."""
+        before = self.active, self._frozen
+        self.active, self._frozen = state
+        return before
+
+    def copy_state(self) -> ToggleState:
+        """Return a copy of the state, for `swap`."""
+        return self.active, [*self._frozen]
 
     def untoggle(self) -> None:
         """Let require gradients again whatever `toggle` froze."""

@@ -513,7 +513,8 @@ def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
     if outputs is None:
         return hiddens
     if type(outputs) is OfRanks:
-        return OfRanks(next_hiddens(one, None, module) for one in outputs)
+        before = [None] * len(outputs) if hiddens is None else hiddens
+        return OfRanks(next_hiddens(one, known, module) for one, known in zip(outputs, before, strict=True))
     if not isinstance(outputs, Mapping) or "hiddens" not in outputs:
         rule = "a dictionary with 'hiddens', the state that the next split begins with, or None, if batches are split"
         got = sorted(map(str, outputs)) if isinstance(outputs, Mapping) else outputs

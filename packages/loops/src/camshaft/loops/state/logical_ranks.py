@@ -43,6 +43,7 @@ class LogicalRanks:
 
     Attributes:
         current: The rank for which code of users runs now; None outside of steps.
+        is_playing: Whether steps run that update by themselves; see `play`.
         metrics: The states of the module's metrics, a `RankMetrics`; None before the module is set up.
         on_enter: Called with the place of a rank among `own` when it begins a part, and with -1 when a part is over.
     """
@@ -52,10 +53,13 @@ class LogicalRanks:
     device: torch.device
     base_seed: int = 0
     current: int | None = attrs.field(default=None, init=False)
+    is_playing: bool = attrs.field(default=False, init=False)
     metrics: Any = attrs.field(default=None, init=False)
     on_enter: Callable[[int], None] = attrs.field(default=no_op, init=False)
     _seed_of_step: int = attrs.field(default=0, init=False)
     _part: int = attrs.field(default=0, init=False)
+    _num_updates: int = attrs.field(default=0, init=False)  # of the part in which steps update by themselves
+    _interrupted: tuple[int, dict[str, Any]] | None = attrs.field(default=None, init=False)
 
     def begin_step(self, stage: str, epoch: int, step: int) -> None:
         """Begin a step of a stage, whose parts follow."""
@@ -78,6 +82,53 @@ class LogicalRanks:
         self.current = None
         self.on_enter(-1)
         self.end_part()
+
+    def play(self, strategy: Strategy, step: Callable[[int], Any]) -> OfRanks:
+        """Run a part in which the ranks of this process update by themselves, and take turns. Collective.
+
+        Args:
+            strategy: A strategy with `play_logical_ranks`.
+            step: Runs the step of a rank, given its place among `own`.
+
+        Returns:
+            What the steps return.
+        """
+
+        def begin(rank: int) -> Any:
+            self._seed(rank)
+            return step(rank - self.own.start)
+
+        self._num_updates, self.is_playing = 0, True
+        try:
+            outputs = OfRanks(strategy.play_logical_ranks(begin, self._go_on))  # type: ignore[attr-defined]
+        finally:
+            self.is_playing, self._interrupted = False, None
+        self.current = None
+        self.on_enter(-1)
+        self.end_part()
+        return outputs
+
+    def _go_on(self, rank: int) -> None:
+        self.current = rank
+        self.on_enter(rank - self.own.start)
+
+    def begin_update(self) -> None:
+        """Put common random numbers in place for an update amid the step of a rank, until `end_update`."""
+        if self.current is None or self._interrupted is not None:
+            return
+        self._interrupted = self.current, self.common_numbers()
+        self.current = None
+        self.on_enter(-1)
+        self._num_updates += 1
+        seed = mixed_seed(self._seed_of_step, self._part * (self.count + 1) + self.count, self._num_updates)
+        seed_global_numbers(seed, self.device)
+
+    def end_update(self) -> None:
+        """Go on with the step of the rank that `begin_update` interrupted."""
+        if self._interrupted is not None:
+            (rank, numbers), self._interrupted = self._interrupted, None
+            restore_random_state(numbers)
+            self._go_on(rank)
 
     def end_part(self) -> None:
         """Put the common numbers of a part's end in place, also of one in which nothing runs."""
@@ -148,6 +199,13 @@ class LogicalRanks:
             of_ranks = fit["metrics"]["of_ranks"]
             own["metrics"] = {**fit["metrics"], "of_ranks": [of_ranks[rank] for rank in self.own]}
         return own
+
+    def of_all(self, values: Sequence[torch.Tensor], strategy: Strategy) -> torch.Tensor:
+        """Return a scalar of each logical rank, in their order, given those of this process's. Collective."""
+        found = torch.zeros(self.count, dtype=values[0].dtype, device=values[0].device)
+        found[self.own.start : self.own.stop] = torch.stack([value.detach().reshape(()) for value in values])
+        # to add zeros is exact
+        return found + 0.0 if strategy.world_size == 1 else strategy.reduce(found, "sum")
 
     def _seed(self, slot: int) -> None:
         seed_global_numbers(mixed_seed(self._seed_of_step, self._part * (self.count + 1) + slot), self.device)
