@@ -469,6 +469,10 @@ def test_optimizers_whose_updates_depend_on_shards_are_refused() -> None:
     strategy.setup_module(module)
     with pytest.raises(ValueError, match=r"`optimizer` must be one that updates each element by itself, .*'Adafactor'"):
         strategy.setup_optimizers([torch.optim.Adafactor(module.parameters())])
+    joint: Any = torch.optim.SGD([module.bias])  # made of others, as `JointOptimizer` is
+    joint.optimizers = (torch.optim.AdamW([module.bias]), torch.optim.Muon([module.weight]))
+    with pytest.raises(ValueError, match=r"`optimizer` must be one that updates each element by itself, .*'Muon'"):
+        strategy.setup_optimizers([joint])
     with pytest.raises(ValueError, match="`fused` must be left out with logical_ranks"):
         strategy.setup_optimizers([torch.optim.AdamW(module.parameters(), fused=True)])
     strategy.teardown()

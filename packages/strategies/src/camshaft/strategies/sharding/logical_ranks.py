@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -322,9 +323,9 @@ def _set_whole(one: Any, gradient: Tensor | None) -> None:
 def check_elementwise(optimizers: Iterable[Optimizer]) -> None:
     """Raise `ValueError` for optimizers whose updates of a shard are not parts of those of the whole.
 
-    It warns of those that are unknown.
+    It warns of those that are unknown. One that is made of `optimizers` is judged by these.
     """
-    for optimizer in optimizers:
+    for optimizer in chain.from_iterable(getattr(one, "optimizers", (one,)) for one in optimizers):
         kind = type(optimizer).__qualname__
         for group in optimizer.param_groups:
             rule = "left out with logical_ranks: its rounding depends on where shards end"
