@@ -101,6 +101,16 @@ def test_module_trainer_and_process_stay_as_they_are(tmp_path: Path, monkeypatch
     assert of.global_step == 4
 
 
+@pytest.mark.parametrize(
+    ("strategy", "dimension"), [(DDPStrategy, "all ranks"), (ShardedStrategy, "data_parallel_shards")]
+)
+def test_logical_ranks_share_the_data_and_are_summed_in_chunks(strategy: Any, dimension: str) -> None:
+    report = preflight(of=trainer(strategy=strategy(accelerator="cpu", logical_ranks=8)), world_size=4)
+    assert report.not_run == [] and report.data["train"]["samples per batch of all ranks"] == 8 * 4
+    _, num_bytes = sent(report)["all_to_all", dimension]
+    assert NUM_BYTES <= num_bytes < 2.1 * NUM_BYTES
+
+
 @pytest.mark.parametrize("accumulated", [1, 4])
 def test_replicas_reduce_their_gradients_once_an_update(accumulated: int) -> None:
     of = trainer(strategy=DDPStrategy(accelerator="cpu"), accumulate_grad_batches=accumulated)

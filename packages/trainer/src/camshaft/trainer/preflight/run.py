@@ -302,12 +302,13 @@ def _facts_of_data(loaders: dict[str, Any], strategy: Any) -> tuple[dict[str, di
     """Return samples and batches of each stage, and warnings about them."""
     facts: dict[str, dict[str, Any]] = {}
     found: list[str] = []
+    num_ranks = getattr(strategy, "num_logical_ranks", None) or strategy.num_data_ranks
     for stage, given in zip(("train", "validate"), loaders.values(), strict=True):
         listed = list(given.values()) if isinstance(given, dict) else given
         listed = listed if isinstance(listed, (list, tuple)) else [listed]
         for idx, loader in enumerate(one for one in listed if one is not None):
             name = stage if len(listed) == 1 else f"{stage} loader {idx}"
-            facts[name] = _facts_of_loader(loader, strategy.num_data_ranks, stage, name, found)
+            facts[name] = _facts_of_loader(loader, num_ranks, stage, name, found)
     return facts, found
 
 
