@@ -22,14 +22,44 @@ class Sharing(IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         self.first, self.loaded = self.loaded, 0
+        return iter(self.places())
+
+    def places(self) -> list[int]:
         end = self.first - (self.first - LENGTH) // self.num_ranks * self.num_ranks
-        yield from (place % LENGTH for place in range(self.first + self.rank, end, self.num_ranks))
+        return [place % LENGTH for place in range(self.first + self.rank, end, self.num_ranks)]
 
     def shared_state(self, num_items: int) -> Any:
         return {"place": self.first + num_items}
 
     def load_shared_state(self, state: Any) -> None:
         self.loaded = state["place"]
+
+
+class Measured(Sharing):
+    """One that promises the length of a whole epoch, as MosaicML's datasets do."""
+
+    def __len__(self) -> int:
+        return -(-LENGTH // self.num_ranks)
+
+
+class WithState(Sharing):
+    """One with a state of each process as well, which as many processes go on from."""
+
+    num_given = num_skipped = 0
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.num_skipped:
+            self.first, self.loaded = self.loaded, 0
+        self.num_given, self.num_skipped = self.num_skipped, 0
+        for place in self.places()[self.num_given :]:
+            self.num_given += 1
+            yield place
+
+    def state_dict(self) -> dict[str, int]:
+        return {"first": self.first, "num_given": self.num_given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.first, self.num_skipped = state["first"], state["num_given"]
 
 
 class OfStreaming(IterableDataset[int]):
@@ -62,10 +92,17 @@ class StreamingLoader(DataLoader[int]):
         raise AssertionError
 
 
-@pytest.mark.parametrize("kind", [Sharing, OfStreaming])
-@pytest.mark.parametrize(
-    "chain", [[Leg(1, 5), Leg(3, -1)], [Leg(3, 2, 1), Leg(2, 1), Leg(1, -1)], [Leg(2, 3), Leg(4, -1)]]
-)
+CHAINS = [
+    [Leg(1, 5), Leg(3, -1)],
+    [Leg(3, 2, 1), Leg(2, 1), Leg(1, -1)],
+    [Leg(2, 3), Leg(4, -1)],
+    [Leg(1, 5), Leg(2, 1), Leg(2, 1), Leg(3, -1)],
+    [Leg(1, 5), Leg(2, 6), Leg(2, -1)],
+]
+
+
+@pytest.mark.parametrize("kind", [Sharing, Measured, WithState, OfStreaming])
+@pytest.mark.parametrize("chain", CHAINS)
 def test_each_sample_of_a_shareable_stream_is_read_once_in_its_order(kind: Any, chain: list[Leg]) -> None:
     loader_class = StreamingLoader if kind is OfStreaming else DataLoader
     epochs = read_chain(lambda strategy: loader_class(kind(strategy), 2), chain, 2, in_threads=True)

@@ -163,8 +163,8 @@ class FitData:
         """Take the number of batches of the epoch, which is another one if other processes began it."""
         if self.num_batches != self.batches.num_batches:
             self.num_batches = self.batches.num_batches
-            if isinstance(self.limits.val_check_interval, float):
-                self._follow_loaders()
+            if isinstance(self.limits.val_check_interval, float) and self.num_batches != float("inf"):
+                self._follow_loaders()  # else it is a share of a whole epoch
 
     def set_epoch(self) -> None:
         """Tell the training loader which epoch begins; see `set_epoch`."""

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
+    UNKNOWN,
     copy_loader,
     has_state,
     is_stream,
@@ -36,12 +37,13 @@ from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
 from camshaft.loops.data.stateful_loader import carries_state, is_converted, is_stateless_stream, to_stateful
 from camshaft.loops.data.stateful_streams import (
     FreshStart,
+    Shareable,
     ShareableStream,
     checksum,
     continues_from_end,
     copied,
     resumes_exactly,
-    shareable,
+    shareable_of,
     stream_states,
     streams_at,
 )
@@ -116,7 +118,8 @@ class ResumableLoader:
         self._rest: RestOfOrder | None = None  # that is read in place of the loader
         self._follows_samples = False
         self.gives_again = False
-        self._num_before_load = 0
+        self._num_before_load = 0  # batches of the iteration before the state of its stream was loaded
+        self._is_rest_of_stream = False  # whether the iteration is what is left of a stream, which tells no length
         self._num_read = 0
         self._was_begun = False
         self._is_under_way = False
@@ -186,7 +189,7 @@ class ResumableLoader:
     @property
     def is_open_ended(self) -> bool:
         """True if the loader may give another number of batches than it promises."""
-        return is_stream(self.loader)
+        return is_stream(self.loader) or self._is_rest_of_stream
 
     def follow_samples(self) -> bool:
         """Record the samples of each batch from the next iteration on, also of one that goes on from a state.
@@ -254,7 +257,9 @@ class ResumableLoader:
 
     @property
     def _num_in_iteration(self) -> int | float:
-        """Number of batches of the iteration that runs: of a whole one, or of the rest of one."""
+        """Number of batches of the iteration that runs: of a whole one, or of the rest of one; infinite if unknown."""
+        if self._is_rest_of_stream:
+            return UNKNOWN
         return self._num_promised if self._rest is None else self._rest.num_batches
 
     @property
@@ -272,8 +277,10 @@ class ResumableLoader:
             position = self._position()
             if position is not None:
                 state["position"] = position
-            if self._shareable is not None:
-                state["shared"] = self._shared_state(*self._shareable)
+            shareable = self._shareable
+            if shareable is not None:
+                state["shared"] = self._shared_state(shareable)
+                state["num_before_load"], state["is_rest_of_stream"] = self._num_before_load, self._is_rest_of_stream
             if self._start is not None:
                 state["start"] = self._start
             if self._is_node_loader:
@@ -341,14 +348,14 @@ class ResumableLoader:
         return self.resharing is not None and self.resharing.num_before == self.num_data_ranks
 
     @property
-    def _shareable(self) -> tuple[ShareableStream, bool] | None:
-        return shareable(self.loader) if not self._is_map_style or self._is_node_loader else None
+    def _shareable(self) -> Shareable | None:
+        return shareable_of(self.loader) if not self._is_map_style or self._is_node_loader else None
 
-    def _shared_state(self, stream: ShareableStream, gives_samples: bool) -> Any:
+    def _shared_state(self, shareable: Shareable) -> Any:
         """Return the state of a stream for all processes, after what they have used of it."""
-        batch_size = getattr(self.loader, "batch_size", None) if gives_samples else None
-        num_used = self._num_read - self._num_before_load - self.is_ahead
-        return copy.deepcopy(stream.shared_state(num_used * (batch_size or 1) * self.num_data_ranks))
+        num_used = (self._num_read - self._num_before_load - self.is_ahead) * self.num_data_ranks
+        num_items = num_used * ((self.batch_size or 1) if shareable.gives_samples else 1)
+        return copy.deepcopy(shareable.stream.shared_state(num_items))
 
     @property
     def num_workers(self) -> int:
@@ -414,18 +421,17 @@ class ResumableLoader:
             self._reader.load_state_dict(own)
         self._resumed = iter(self._reader)
 
-    def _go_on_with_stream(self, state: dict[str, Any]) -> None:
+    def _go_on_with_stream(self, stream: ShareableStream, state: dict[str, Any]) -> None:
         """Let the next iteration give this process's share of what is left of a stream."""
-        assert self._shareable is not None
-        stream, _ = self._shareable
         stream.load_shared_state(copy.deepcopy(state["shared"]))
-        self._unread, self._was_begun, self.gives_again = None, False, True
+        self._unread, self._was_begun, self.gives_again, self._is_rest_of_stream = None, False, True, True
         self._num_read = self._num_before_load = state["num_read"] - state["is_ahead"]
         self._start = state.get("start")
         self._resumed = iter(self._source)
 
     def _leave_rest(self) -> None:
         """Read the loader itself from now on."""
+        self._is_rest_of_stream = False
         if self._rest is not None:
             if self._num_read == self._rest.num_batches:
                 self._rest.finish()
@@ -433,8 +439,9 @@ class ResumableLoader:
             self._rest, self._was_begun = None, False
 
     def _resume(self, state: dict[str, Any]) -> None:
-        if "shared" in state and (self.resharing is not None or self._is_stateless):
-            self._go_on_with_stream(state)
+        shareable, is_reshared = self._shareable, self.resharing is not None
+        if "shared" in state and shareable and (is_reshared or self._is_stateless or shareable.is_own_state):
+            self._go_on_with_stream(shareable.stream, state)
             return
         is_rest = state.get("position", {}).get("stop") is not None
         if self.resharing is not None or is_rest:
@@ -448,6 +455,8 @@ class ResumableLoader:
             self._fast_forward(state)
             return
         self._start = state.get("start")
+        self._num_before_load = state.get("num_before_load", 0)
+        self._is_rest_of_stream = state.get("is_rest_of_stream", False)
         if self._start is not None:
             restore_random_state(self._start, generators_of(self.loader))
         if self._streams_here:

@@ -233,12 +233,12 @@ class EvenLoader(ResumableLoader):
 
     def __iter__(self) -> Iterator[Any]:
         batches = super().__iter__()
-        return self._together(batches) if self.is_asked else batches
+        return self._together(batches) if self.is_open_ended else batches
 
     @property
     def is_open_ended(self) -> bool:
         """True if the loader may give another number of batches than it promises; the same in all processes."""
-        return self.is_asked
+        return self.is_asked or self._is_rest_of_stream
 
     @property
     def _num_promised(self) -> int | float:

@@ -52,13 +52,28 @@ class _OfStreaming:
         self.dataset.load_state_dict(state)
 
 
-def shareable(loader: Any) -> tuple[ShareableStream, bool] | None:
-    """Return the shareable stream that a loader reads, and whether it gives samples; None if there is none."""
+@attrs.frozen
+class Shareable:
+    """A stream that other processes can go on with, behind a loader.
+
+    Attributes:
+        stream: The stream.
+        gives_samples: Whether its items are samples, not batches.
+        is_own_state: Whether the shared state is the loader's own one, too.
+    """
+
+    stream: ShareableStream
+    gives_samples: bool
+    is_own_state: bool = False
+
+
+def shareable_of(loader: Any) -> Shareable | None:
+    """Return the shareable stream that a loader reads; None if there is none."""
     dataset = getattr(loader, "dataset", None)
     parts: tuple[tuple[Any, bool], ...] = ((loader, False), (getattr(loader, "root", None), False), (dataset, True))
     for part, gives_samples in parts:
         if all(callable(getattr(part, name, None)) for name in ("shared_state", "load_shared_state")):
-            return part, gives_samples
+            return Shareable(part, gives_samples)
     method = getattr(dataset, "state_dict", None)
     names = set() if not callable(method) else inspect.signature(method).parameters.keys()
     if (
@@ -66,7 +81,7 @@ def shareable(loader: Any) -> tuple[ShareableStream, bool] | None:
         and callable(getattr(loader, "state_dict", None))
         and callable(getattr(dataset, "load_state_dict", None))
     ):
-        return _OfStreaming(dataset), True
+        return Shareable(_OfStreaming(dataset), gives_samples=True, is_own_state=True)
     return None
 
 

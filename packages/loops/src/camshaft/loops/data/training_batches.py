@@ -100,9 +100,11 @@ class TrainingBatches:
     def end_epoch(self) -> None:
         """End the epoch, also if batches of it are left; the next iteration begins anew."""
         self._epoch = iter(())
+        if self._running.is_reshared:
+            self._ahead = ReadAhead()  # its length is not that of other epochs
+        self._ahead.clear()
         self._running = self._epochs
         self._loader.end_iteration()
-        self._ahead.clear()
 
     def stop_workers(self) -> None:
         """End the loaders' worker processes after an error; see `ResumableLoader.stop_workers`."""
@@ -166,7 +168,7 @@ class TrainingBatches:
             action = "Give the same data and limits, or resume from the end of an epoch."
             raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
         self._loader.load_state_dict(state["loader"])
-        self._ahead.load_state_dict(state["read_ahead"], is_same_data=before == now)
+        self._ahead.load_state_dict(state["read_ahead"], is_same_data=before == now and not saved.is_reshared)
         if any(leaf.gives_again for leaf in self._leaves):
             self._ahead.clear()
         self._first = num_done
