@@ -23,19 +23,21 @@ def s3_server() -> Iterator[dict[str, str]]:
         port = probe.getsockname()[1]
     command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert process.poll() is None, "the server has ended"
-            time.sleep(0.1)
-        yield {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "nobody",
-            "AWS_SECRET_ACCESS_KEY": "nothing",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-        process.kill()
+        try:
+            for _ in range(600):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                assert process.poll() is None, "the server has ended"
+                time.sleep(0.1)
+            yield {
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+                "AWS_ACCESS_KEY_ID": "nobody",
+                "AWS_SECRET_ACCESS_KEY": "nothing",
+                "AWS_DEFAULT_REGION": "us-east-1",
+            }
+        finally:
+            process.kill()
 
 
 @contextlib.contextmanager

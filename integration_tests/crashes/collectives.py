@@ -149,10 +149,16 @@ class Ends:
         """Return what is wrong after which end; nothing, as it should be."""
         faults: dict[str, list[str]] = {}
         with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
-            for end, found in pool.map(lambda one: (one, self._faults_of(one, self._folder / str(one))), ends):
+            for end, found in pool.map(lambda one: (one, self._faults_or_error(one)), ends):
                 for fault in found:
                     faults.setdefault(fault, []).append(f"{end}, {self._run.phases[end.rank][end.number]}")
         return faults
+
+    def _faults_or_error(self, end: End) -> list[str]:
+        try:
+            return self._faults_of(end, self._folder / str(end))
+        except Exception as error:  # such as of a rank that does not end, or does not resume
+            return [f"{type(error).__name__}: {error}"]
 
     def _faults_of(self, end: End, root: Path) -> list[str]:
         run, scene = self._run, self._run.scene

@@ -60,6 +60,11 @@ def test_missed_and_repeated_samples_are_named_and_padding_is_neither(tmp_path: 
     assert (padded.repeated, padded.num_padding, padded.missed) == ([], 1, [1])
 
 
+def test_an_epoch_with_all_samples_is_over_though_the_run_has_written_no_end(tmp_path: Path) -> None:
+    [epoch] = exactly_once(ledger_of(tmp_path / "a.jsonl", WHOLE))
+    assert epoch.is_complete and epoch.is_exact
+
+
 def test_of_an_epoch_that_is_not_over_nothing_is_missed(tmp_path: Path) -> None:
     [epoch] = exactly_once(ledger_of(tmp_path / "a.jsonl", WHOLE[:2]))
     assert epoch.is_exact and str(epoch) == "Epoch 0: 4 samples, not over, each once"

@@ -74,10 +74,12 @@ def exactly_once(run: str | os.PathLike[str]) -> list[EpochSamples]:
     found = []
     epochs = orders_of(ledger)
     for epoch, (order, num_ranks) in epochs.items():
-        is_complete = epoch < max(max(epochs), end.get("epoch", 0))
         num_padding = _num_padding(order, num_ranks)
         counts = Counter(order[: len(order) - num_padding])
-        missed = [one for one in range(num_samples or 0) if one not in counts] if is_complete else []
+        missed = [one for one in range(num_samples or 0) if one not in counts]
+        # a run that was killed after its last checkpoint has no line with "end"
+        is_complete = epoch < max(max(epochs), end.get("epoch", 0)) or bool(num_samples and not missed)
+        missed = missed if is_complete else []
         repeated = sorted(one for one, count in counts.items() if count > 1)
         found.append(EpochSamples(epoch, is_complete, order, missed, repeated, num_padding))
     return found

@@ -14,7 +14,7 @@ from torch import Tensor
 from camshaft.callbacks.monitoring import Mode, is_better, worst_score
 from camshaft.hooks_core.support.durable_files import found_at
 from camshaft.hooks_core.support.messages import warn_user
-from camshaft.hooks_core.support.remote_files import exists, is_url, lies_in, written_at
+from camshaft.hooks_core.support.remote_files import INDEX_FILE, exists, is_folder, is_url, join, lies_in, written_at
 
 _DERIVED = ("best_model_score", "kth_best_model_path", "kth_value")
 _STATE = ("best_k_models", "best_model_path", "last_model_path", "current_score")
@@ -280,4 +280,7 @@ def unwritten_saves(pending: list[dict[str, Any]], folder: str) -> list[dict[str
 
 
 def _is_there(path: str) -> bool:
-    return exists(path) if is_url(path) else found_at(Path(path)) is not None
+    """Return whether there is a checkpoint: in a store a folder without an index is half of one."""
+    if not is_url(path):
+        return found_at(Path(path)) is not None
+    return exists(join(path, INDEX_FILE)) if is_folder(path) else exists(path)
