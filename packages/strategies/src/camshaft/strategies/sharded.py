@@ -98,11 +98,10 @@ class ShardedStrategy(ParallelStrategy):
             takes the memory of all of them, and communicates none. "keep_all" keeps parameters whole as well, which
             takes their memory and spares forward's gathers; weights must not change inside of a window. A checkpoint
             that is saved inside of one first reduces what it has.
-        logical_ranks: The number of ranks that the training is defined on; see `DDPStrategy`, whose bits it then has, if
-            `precision` is not mixed. In mixed precision blocks are cast as a whole (see `mixed_precision`), with the
-            same bits on any number of processes. Gradients of a window stay whole, for each logical rank; a block's are
-            summed along the tree, in shards, during the window's last backward. Optimizers must update each element by
-            itself, as Adam does.
+        logical_ranks: The number of ranks that the training is defined on; see `DDPStrategy`, whose bits it then has
+            unless blocks are cast as a whole (see `mixed_precision`). Gradients of a window stay whole, for each
+            logical rank; a block's are summed along the tree, into shards, during the window's last backward.
+            Optimizers must update each element by itself, as Adam does.
         **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
             `max_restarts`, `save_asynchronously`, `copy_stream`, and `compile`, which compiles the forward of each
             sharded block.
@@ -112,8 +111,8 @@ class ShardedStrategy(ParallelStrategy):
 
     Raises:
         TypeError: If an argument has another type.
-        ValueError: If numbers do not fit the world size, a policy is out of range, `logical_ranks` is not a power of two
-            or not a multiple of the number of processes, or is given with `tensor_parallel`, `mesh_dimensions`,
+        ValueError: If numbers do not fit the world size, a policy is out of range, `logical_ranks` is not a power of
+            two or not a multiple of the number of processes, or is given with `tensor_parallel`, `mesh_dimensions`,
             `accumulation` or `cpu_offload`; or as `ParallelStrategy`.
         RuntimeError: As `ParallelStrategy`.
     """
