@@ -3,8 +3,8 @@
 moves.py [--runs 200] [--seed 0] [--seconds 900]
 
 Each case is trained whole on one, two and four processes first. Then chains are drawn: how many processes, at which
-update and moment they are killed with SIGKILL, whether batches are read by workers. What must be equal: weights,
-optimizers, logged values, the rows of the logger, and the ledger, line for line.
+update and moment they are killed with SIGKILL, whether batches are read by workers, whether parameters are sharded.
+What must be equal: weights, optimizers, logged values, the rows of the logger, and the ledger, line for line.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ CASES = {
     "convolutions, accumulating": ["--model", "convolutions"],
     "truncated backpropagation through time": ["--model", "recurrent", "--accumulate", "1"],
     "the same, accumulating": ["--model", "recurrent"],
+    "sharded transformer in bf16-mixed, accumulating": [
+        *("--model", "transformer", "--precision", "bf16-mixed", "--strategy", "fsdp"),
+    ],
     "adversarial networks": ["--model", "adversarial", "--accumulate", "1", "--clip", "0.1"],
 }
 PROCESSES = (1, 2, 4)
@@ -47,12 +50,18 @@ def run(folder: Path, num_processes: int, arguments: list[str], kill_at: tuple[i
     return outcome.succeeded().reports[0][0]
 
 
-def chain(numbers: random.Random, num_steps: int) -> Iterator[tuple[int, list[str], tuple[int, str] | None]]:
-    """Draw the runs of a chain: processes, further arguments, and where the run is killed."""
+def chain(
+    numbers: random.Random, num_steps: int, *, is_mixed: bool
+) -> Iterator[tuple[int, list[str], tuple[int, str] | None]]:
+    """Draw the runs of a chain: processes, further arguments, and where the run is killed.
+
+    In mixed precision sharded runs have bits of their own, so the strategy stays.
+    """
     steps = sorted(numbers.sample(range(num_steps), k=min(num_steps, numbers.randint(1, 3))))
     for kill_at in (*((step, numbers.choice(MOMENTS)) for step in steps), None):
         workers = ["--workers", str(numbers.choice((0, 0, 0, 1, 2)))]
-        yield numbers.choice(PROCESSES), workers, kill_at
+        sharded = [] if is_mixed or numbers.random() < 0.6 else ["--strategy", "fsdp"]
+        yield numbers.choice(PROCESSES), [*workers, *sharded], kill_at
 
 
 def main() -> None:
@@ -78,8 +87,9 @@ def main() -> None:
             num_steps = sum('"batches"' in line for line in whole[name][3])
             told, found = [], None
             folder = Path(directory, f"chain {num_chains}")
-            for num_processes, arguments, kill_at in chain(numbers, num_steps):
-                told.append(f"{num_processes}" + ("" if kill_at is None else f" killed at {kill_at[0]} ({kill_at[1]})"))
+            for num_processes, arguments, kill_at in chain(numbers, num_steps, is_mixed="bf16-mixed" in CASES[name]):
+                told.append(f"{num_processes} sharded" if "fsdp" in arguments else f"{num_processes}")
+                told[-1] += "" if kill_at is None else f" killed at {kill_at[0]} ({kill_at[1]})"
                 found = run(folder, num_processes, [*CASES[name], *arguments], kill_at)
                 num_runs += 1
                 num_killed += found is None

@@ -18,11 +18,27 @@ def run(folder: Path, num_processes: int, *arguments: Any) -> Any:
     return outcome.failed() if "--kill-at" in arguments else outcome.succeeded().reports[0][0]
 
 
-def test_weights_values_and_ledger_are_equal_on_any_processes_and_after_moves(tmp_path: Path) -> None:
-    whole = run(tmp_path / "1", 1)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run(tmp_path_factory.mktemp("whole"), 1)
+
+
+def test_weights_values_and_ledger_are_equal_on_any_processes_and_after_moves(whole: Any, tmp_path: Path) -> None:
     for number in (2, 4):
         assert run(tmp_path / str(number), number) == whole
     moved = tmp_path / "moved"
     run(moved, 2, "--kill-at", 1, "end")
     run(moved, 4, "--kill-at", 4, "update", "--workers", 1)
     assert run(moved, 1) == whole
+
+
+def test_sharded_runs_are_equal_too_and_move_between_strategies(whole: Any, tmp_path: Path) -> None:
+    sharded = "--strategy", "fsdp"
+    for number in (1, 4):
+        assert run(tmp_path / str(number), number, *sharded) == whole
+    moved = tmp_path / "moved"
+    run(moved, 4, *sharded, "--kill-at", 1, "end")
+    run(moved, 2, *sharded, "--kill-at", 2, "update")
+    run(moved, 1, "--kill-at", 3, "start")
+    run(moved, 2, "--kill-at", 5, "update")
+    assert run(moved, 2, *sharded) == whole

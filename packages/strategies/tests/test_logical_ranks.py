@@ -16,6 +16,7 @@ import torch
 from launching import report, run_ranks
 from logical_reference import CASES, NUM_RANKS, Gan, batch_of, clip, digest, train, train_by_hand, tree_sum
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy, tree_reduce
 from camshaft.strategies.logical_ranks import LogicalRanks
@@ -28,7 +29,8 @@ SHARDED: dict[str, dict[str, Any]] = {
     if name not in ("transformer in bf16-true", "bucket views")
 }
 # torch casts whole blocks, where autocast casts inputs of operations
-OF_ITS_OWN = ["transformer in bf16-mixed", "transformer in 16-mixed"]
+OF_ITS_OWN = ["transformer in 16-mixed"]
+SHARDED["transformer in bf16-mixed"] = {"mixed_precision": MixedPrecisionPolicy()}  # that leaves it to autocast
 # the others have a precision of their own, or gradients that begin as zeros
 BY_HAND = [name for name, case in CASES.items() if "precision" not in case.arguments and not case.zeros]
 
@@ -70,10 +72,18 @@ def test_sharded_ones_have_the_bits_of_one_device(num_processes: int, name: str)
 
 
 @pytest.mark.processes
+def test_processes_that_enter_other_sharded_blocks_do_not_go_on() -> None:
+    outcome = run_ranks(Path(__file__), 2, args=["blocks", 2])
+    outcome.failed()
+    assert "`blocks` must be entered in the same order on all processes, but got" in outcome.output
+
+
+@pytest.mark.processes
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["ddp", "sharded"])
 @pytest.mark.parametrize("name", RESUMED)
-def test_eight_processes_have_the_same_bits(name: str) -> None:
-    assert digests(8, 8)[name] == digest(of_one_process(name, 8))
+def test_eight_processes_have_the_same_bits(name: str, kind: str) -> None:
+    assert digests(8, 8, kind)[name] == digest(of_one_process(name, 8))
 
 
 def test_one_process_of_data_parallelism_has_the_same_bits() -> None:
@@ -572,6 +582,15 @@ if __name__ == "__main__":
             report(name, digest(by_strategy(strategy)))
         sys.exit()
     of_kind = CASES if kind == "ddp" else SHARDED
+    if what == "blocks":
+        branches = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        strategy = ShardedStrategy(accelerator="cpu", logical_ranks=2, timeout=20)
+        strategy.connect()
+        step = strategy.wrap_step(lambda: branches[strategy.global_rank](torch.ones(2)).sum())
+        strategy.setup_module(branches)
+        strategy.enter_logical_rank(strategy.global_rank)
+        strategy.backward(step())
+        sys.exit()
     for name in of_kind if what == "train" and num_ranks != "8" else RESUMED:
         case, common = CASES[name], {"accelerator": "cpu", "logical_ranks": int(num_ranks), "timeout": 120}
         strategy: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from logical_reference import tree_sum
 from torch import Tensor
 
 from camshaft.strategies import DDPStrategy, tree_reduce
-from camshaft.strategies.tree import PartialSums, sum_rows
+from camshaft.strategies.tree import PartialSums, sum_rows, tree_norm
 
 NUM_PARTS = 8
 SHAPES = ((3, 5), (), (7,), (0,), (2, 2, 2))
@@ -116,3 +117,21 @@ if __name__ == "__main__":
     half = dist.get_rank() * 2 // dist.get_world_size()
     is_first = dist.get_rank() % max(1, dist.get_world_size() // 2) == 0
     report("large", bits(tree_reduce([[large(half) * is_first]])))
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        [torch.arange(35.0).view(5, 7).sin(), torch.tensor(2.0), torch.zeros(0, 3), torch.ones(6)],
+        [torch.linspace(-1, 1, 30, dtype=torch.float64).view(2, 3, 5), torch.ones(3)],
+        [torch.tensor([3 + 4j, 1 - 2j])],
+        [torch.full((4, 3), 300.0, dtype=torch.float16)],
+    ],
+)
+def test_the_norm_is_that_of_all_elements_in_single_precision_or_wider(gradients: list[Tensor]) -> None:
+    before = [gradient.clone() for gradient in gradients]
+    norm = tree_norm(gradients)
+    assert all(map(torch.equal, gradients, before))
+    expected = math.sqrt(sum(gradient.to(torch.complex128).abs().square().sum().item() for gradient in gradients))
+    assert norm.item() == pytest.approx(expected, rel=1e-6)
+    assert norm.dtype == (torch.float64 if gradients[0].dtype == torch.float64 else torch.float32)

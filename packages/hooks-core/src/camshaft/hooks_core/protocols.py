@@ -69,6 +69,8 @@ class Strategy(Collectives, Protocol):
     - `logical_gradients()` returns the gradients of an open window, by logical rank and parameter's name: of all K on
       the first process, of its own on others, none between windows. Collective. `load_logical_gradients(gradients)`
       continues that window, on any number of processes, with what the first process returned.
+    - `gradient_norm(optimizer)`, if it has it, returns the 2-norm of an optimizer's reduced gradients, with the same
+      bits on any number of processes; None without gradients. Collective.
     - `play_logical_ranks(step, switch=None)` takes the place of entering and leaving for steps that update themselves
       (manual optimization). It returns what `step(index)` returns for each; several take turns, in threads, and an
       optimizer steps once for all, with the first one entered. `switch(index)` is called whenever another one goes on.

@@ -181,12 +181,6 @@ class LogicalRanks:
         self._sums.clear()
         self._set_gradients(gradients)
 
-    def end(self) -> None:
-        """End the run, in subclasses."""
-
-    def drop(self, parameters: Iterable[Tensor]) -> None:
-        """Forget gradients that are held outside of parameters, in subclasses. Not collective."""
-
     def take_turns(self, turns: Any) -> list[Any]:
         """Run a step that updates by itself for each of several logical ranks. Collective.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from types import MethodType
-from typing import Any, TypeVar, Unpack, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,9 @@ from camshaft.strategies.sharding.policy import (
 )
 from camshaft.strategies.sharding.state import check_parameters, module_state_for, optimizer_state_for, tensor_like
 from camshaft.strategies.torch_strategy import Computing
+
+if TYPE_CHECKING:
+    from camshaft.strategies.sharding.logical_ranks import ShardedLogicalRanks
 
 T = TypeVar("T")
 
@@ -95,6 +98,10 @@ class ShardedStrategy(ParallelStrategy):
             takes the memory of all of them, and communicates none. "keep_all" keeps parameters whole as well, which
             takes their memory and spares forward's gathers; weights must not change inside of a window. A checkpoint
             that is saved inside of one first reduces what it has.
+        logical_ranks: The number of ranks that the training is defined on; see `DDPStrategy`, whose bits it then has
+            unless blocks are cast as a whole (see `mixed_precision`). Gradients of a window stay whole, for each
+            logical rank; a block's are summed along the tree, into shards, during the window's last backward.
+            Optimizers must update each element by itself, as Adam does.
         **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
             `max_restarts`, `save_asynchronously`, `copy_stream`, and `compile`, which compiles the forward of each
             sharded block.
@@ -104,7 +111,9 @@ class ShardedStrategy(ParallelStrategy):
 
     Raises:
         TypeError: If an argument has another type.
-        ValueError: If numbers do not fit the world size, a policy is out of range, or as `ParallelStrategy`.
+        ValueError: If numbers do not fit the world size, a policy is out of range, `logical_ranks` is not a power of
+            two or not a multiple of the number of processes, or is given with `tensor_parallel`, `mesh_dimensions`,
+            `accumulation` or `cpu_offload`; or as `ParallelStrategy`.
         RuntimeError: As `ParallelStrategy`.
     """
 
@@ -147,12 +156,13 @@ class ShardedStrategy(ParallelStrategy):
             is_compiled=self.compilation is not None,
         )
         self._local_device = torch.device("cpu") if cpu_offload else self.device
+        self._ranks: ShardedLogicalRanks | None = None
         if logical_ranks is not None:
             self._play_sharded(logical_ranks, cpu_offload)
         if self.world_size > 1:
             self.precision.agree = self._any_overflow
         self._steps: ShardedSteps | None = None
-        self._window: GradientWindow | None = None
+        self._window: GradientWindow | ShardedLogicalRanks | None = None
         self._num_optimizers = 0
         self._replaced: list[tuple[weakref.ref[Tensor], str]] = []
         self._broadcast_versions: dict[int, tuple[Tensor, int]] = {}
@@ -225,8 +235,9 @@ class ShardedStrategy(ParallelStrategy):
             self._steps = vars(module)[_STEPS]
             self._steps.begin(self.global_rank, self.world_size)
             self._steps.keeps_parameters = self._accumulation == "keep_all"
-            if self._logical is not None:
-                self._logical.begin(module)
+            if self._ranks is not None:
+                self._ranks.begin(module)
+                self._window = self._ranks
             elif self._accumulation != "reduce" or self._shape[REPLICAS] > 1:
                 self._window = GradientWindow(self._steps.parts, self._accumulation, self._steps.run)
         return Computing(module, self.wrap_step(module))
@@ -241,15 +252,14 @@ class ShardedStrategy(ParallelStrategy):
             self._steps.reshard()
             check_parameters(optimizers, self._steps.module, self._replaced)
             refresh = self._steps.refresh
-            held: Any = self._window if self._logical is None else self._logical
-            if self._logical is not None:
+            if self._ranks is not None:
                 from camshaft.strategies.sharding.logical_ranks import check_elementwise
 
                 check_elementwise(optimizers)
             for optimizer in optimizers:
                 self._restores.append(optimizer.register_step_post_hook(lambda *_: refresh()).remove)
-                if held is not None:
-                    self._restores.append(replace_step(optimizer, partial(_dropping, held), "zero_grad"))
+                if self._window is not None:
+                    self._restores.append(replace_step(optimizer, partial(_dropping, self._window), "zero_grad"))
             self._num_optimizers += len(optimizers)
         return super().setup_optimizers(optimizers)
 
@@ -290,7 +300,6 @@ class ShardedStrategy(ParallelStrategy):
 
     def set_gradient_sync(self, is_on: bool) -> None:
         """Set whether the backwards of the steps that follow end an accumulation window; see `accumulation`."""
-        super().set_gradient_sync(is_on)
         # in the flat sums that replicas keep, gradients of several optimizers would mix
         if self._window is not None and (is_on or self._window.keeps or self._num_optimizers == 1):
             self._window.set_sync(is_on)
@@ -299,8 +308,6 @@ class ShardedStrategy(ParallelStrategy):
         """Reduce gradients that are held for the end of an accumulation window, into `parameter.grad`. Collective."""
         if self._window is not None:
             self._window.finish()
-        elif self._logical is not None:
-            self._logical.finish()
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Unscale an optimizer's gradients, reducing first what is held. Collective."""
@@ -367,8 +374,6 @@ class ShardedStrategy(ParallelStrategy):
         if self._window is not None:
             self._window.close()
             self._window = None
-        if self._logical is not None:
-            self._logical.end()
         if self._steps is not None:
             self._steps.reshard()
             self._steps = None
@@ -393,7 +398,8 @@ class ShardedStrategy(ParallelStrategy):
         ):
             require(fits, name, "left out with logical_ranks", value, "ShardedStrategy", "Leave one of both out.")
         broadcast = self._broadcast_buffers
-        self._logical = ShardedLogicalRanks(number, self.global_rank, self.world_size, "ShardedStrategy", broadcast)
+        ranks = ShardedLogicalRanks(number, self.global_rank, self.world_size, "ShardedStrategy", broadcast)
+        self._logical = self._ranks = ranks
 
     def _shard(self, module: nn.Module) -> None:
         self.precision.convert_module(module)
@@ -426,7 +432,7 @@ class ShardedStrategy(ParallelStrategy):
         return bool(self.reduce(found.to(self.device), "max"))
 
 
-def _dropping(window: GradientWindow, zero_grad: Callable[..., None]) -> Callable[..., None]:
+def _dropping(window: GradientWindow | ShardedLogicalRanks, zero_grad: Callable[..., None]) -> Callable[..., None]:
     """Return an optimizer's `zero_grad` that also drops what is held for the end of an accumulation window."""
 
     def run(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:

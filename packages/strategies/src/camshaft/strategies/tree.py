@@ -160,13 +160,14 @@ def tree_norm(gradients: Sequence[Tensor]) -> Tensor:
     for first, (part, start, of_group) in zip(firsts, parts, strict=False):
         if group is None or of_group is not None or group.rank() == 0:  # whole ones count once
             num_rows = max(1, _BUCKET_BYTES // max(1, part.shape[1] * part.itemsize))
-            for offset, rows in enumerate(part.split(num_rows)):
+            for offset, rows in enumerate(torch.split(part, num_rows)):
                 by_width.setdefault(part.shape[1], []).append((first + start + offset * num_rows, rows))
     for placed in by_width.values():
         for bucket in _buckets([rows for _, rows in placed]):
             values = torch.cat([placed[idx][1] for idx in bucket]).to(dtype)
             squares = _sum_columns(values * values)
-            for idx, sums in zip(bucket, squares.split([len(placed[idx][1]) for idx in bucket]), strict=True):
+            of_parts = torch.split(squares, [len(placed[idx][1]) for idx in bucket])
+            for idx, sums in zip(bucket, of_parts, strict=True):
                 totals[placed[idx][0] : placed[idx][0] + len(sums)] = sums
     if group is not None:
         dist.all_reduce(totals, group=group)  # of each row one process has more than zero

@@ -513,7 +513,7 @@ def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict
         "strategy": f"{count} logical ranks" if count else plain(strategy),
         "precision": str(getattr(trainer, "precision", None)),
         "arguments": plain({name: getattr(trainer, name, None) for name in _ARGUMENTS}),
-        "module": plain(module),
+        "module": _own_class(module) if count else plain(module),
         "hyperparameters": plain(getattr(module, "hparams", None) or {}),
         "num_parameters": sum(parameter.numel() for parameter in module.parameters()),
         "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],
@@ -525,6 +525,12 @@ def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict
             "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED"),
         },
     }
+
+
+def _own_class(module: Any) -> str:
+    """Return the name of a module's class, without those that `fully_shard` puts before it."""
+    kinds = [kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed.fsdp")]
+    return f"{kinds[0].__module__}.{kinds[0].__qualname__}"
 
 
 def _num_samples(trainer: TrainerProtocol) -> int | None:

@@ -31,6 +31,7 @@ class ShardedLogicalRanks(LogicalRanks):
     the last backward has left it, or after that backward if the step has entered the block several times.
     """
 
+    keeps = True  # as a `GradientWindow` of whole gradients
     _groups: Sequence[_Group] = ()
     _params: Sequence[Any] = ()  # torch's, in the order of the parameters
     _is_last = False  # the backward that runs is the window's last one
@@ -81,7 +82,11 @@ class ShardedLogicalRanks(LogicalRanks):
             size *= 1 if group is None else group.size()
         return groups[0] is not None and size == self._world_size and one.fsdp_placement.dim == 0
 
-    def end(self) -> None:
+    def set_sync(self, is_on: bool) -> None:
+        """Set whether the microbatches that follow end their accumulation window."""
+        self.syncs = is_on
+
+    def close(self) -> None:
         """Let torch reduce gradients again, and forget what is held. Not collective."""
         for part in self.module.modules():
             if isinstance(part, FSDPModule):
