@@ -128,7 +128,6 @@ class LogicalRanks:
             restore(self._buffers_after)
             if not self.syncs:
                 self._windows[index] = self._take_gradients()
-                self._initial = None
                 self._put_gradients(self.ranks.start)
         self._buffers_before, self._buffers_after, self._initial = [], [], None
         if self._world_size == 1 or self._held:
@@ -295,31 +294,42 @@ class LogicalRanks:
             self._buffers_before = copies_of(self.module)
         if not self._open and (len(self.ranks) > 1 or not self.syncs):
             self._find_parameters()
-        if self._open and self.syncs and self.turns is None:
+        if self.syncs and self.turns is None and (self._open or len(self.ranks) > 1):
             self._hold_windows()
 
     def _begin_window(self) -> None:
         """Let all begin with the gradients that the first one has now, where no window is open: None, unless kept."""
-        if self.index == self.ranks.start and len(self._open) < len(self.parameters):
-            initial = [None if idx in self._open else gradient for idx, gradient in enumerate(self.gradients())]
-            if any(gradient is not None for gradient in initial):
-                self._initial = initial
-                self._windows[self.ranks.start] = self.gradients()
-                self._put_gradients(self.ranks.start)
+        if self.index != self.ranks.start or len(self._open) == len(self.parameters):
+            return
+        self._initial = [
+            parameter.grad if parameter.requires_grad and idx not in self._open else None
+            for idx, parameter in enumerate(self.parameters)
+        ]
+        for parameter, gradient in zip(self.parameters, self._initial, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient.clone()  # the last one keeps the tensors themselves
 
     def _hold_windows(self) -> None:
         """Set the gradients of frozen parameters aside, which a step that ends the windows of others is not to reduce."""
-        frozen = [idx for idx, parameter in enumerate(self.parameters) if not parameter.requires_grad]
-        if not frozen:
-            return
-        views = self._world_size > 1 and len(self.ranks) == 1  # perhaps of the buckets that are communicated
-        for index in self.ranks:
-            own = self.gradients() if index == self.ranks.start else self._windows[index]
-            self._held[index] = {idx: _clone(own[idx]) if views else own[idx] for idx in frozen}
-            for idx in frozen:
+        frozen = [
+            idx
+            for idx, parameter in enumerate(self.parameters)
+            if not parameter.requires_grad and (parameter.grad is not None or idx in self._open)
+        ]
+        for index in self.ranks if frozen else ():
+            own = self.gradients() if index == self.ranks.start else self._windows.get(index)
+            self._held[index] = {idx: None if own is None else own[idx] for idx in frozen}
+            for idx in frozen if own is not None else ():
                 own[idx] = None
+        is_alone = self._world_size > 1 and len(self.ranks) == 1
         for idx in frozen:
-            self.parameters[idx].grad = None
+            gradient = self.parameters[idx].grad
+            # DistributedDataParallel expects a gradient where it has seen one, and may give its memory to another
+            if is_alone and gradient is not None:
+                self._held[self.ranks.start][idx] = gradient.clone()
+                gradient.zero_()
+            else:
+                self.parameters[idx].grad = None
 
     def _close_windows(self) -> None:
         """End the windows that were reduced, and put those back that were held."""
@@ -349,14 +359,11 @@ class LogicalRanks:
 
     def _put_gradients(self, index: int) -> None:
         window, initial = self._windows.pop(index, None), self._initial
-        if window is None and initial is None:
-            return
         for idx, parameter in enumerate(self.parameters):
-            gradient = None if window is None else window[idx]
-            if initial is not None and initial[idx] is not None:
-                # the last one keeps the tensors themselves
-                gradient = initial[idx] if index == self.ranks[-1] else _clone(initial[idx])
-            parameter.grad = gradient
+            if window is not None and (idx in self._open or index == self.ranks.start):
+                parameter.grad = window[idx]
+            elif initial is not None and index != self.ranks.start:
+                parameter.grad = initial[idx] if index == self.ranks[-1] else _clone(initial[idx])
 
     def _forget(self) -> None:
         self.parameters, self._positions, self._sums = [], {}, PartialSums()
