@@ -18,7 +18,7 @@ from launching import report
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from camshaft.callbacks import CSVLogger, ModelCheckpoint
+from camshaft.callbacks import CSVLogger, ModelCheckpoint, SpikeDetection
 from camshaft.forensics import RunLedger
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer, TrainingModule, seed_everything
@@ -253,6 +253,9 @@ def main() -> None:
     checkpoints = ModelCheckpoint(given.folder / "checkpoints", save_last=True, every_n_train_steps=1, save_top_k=0)
     several = "ddp_find_unused_parameters_true" if given.model.startswith("adversarial") else "ddp"
     callbacks: list[Any] = [RunLedger(given.folder, weights_every_n_steps=2), checkpoints]
+    detection = SpikeDetection(window=3, rtol=0.2, action="skip", exclude_batches_path=given.folder)
+    if given.model in ("transformer", "convolutions"):  # with one optimizer, of one update in a batch
+        callbacks.append(detection)
     trainer = Trainer(
         strategy=given.strategy or (several if int(os.environ.get("WORLD_SIZE", 1)) > 1 else "auto"),
         accelerator="cpu",
@@ -281,7 +284,7 @@ def main() -> None:
         logged = {name: value.item().hex() for name, value in sorted(trainer.callback_metrics.items())}
         lines = (given.folder / "ledger.jsonl").read_text().splitlines()
         rows = (given.folder / "logs" / "metrics.csv").read_text().splitlines()
-        report([*hashes, logged, lines, rows])
+        report([*hashes, logged, lines, rows, detection.state_dict()])
 
 
 if __name__ == "__main__":

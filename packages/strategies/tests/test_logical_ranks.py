@@ -311,10 +311,12 @@ def test_frozen_parameters_keep_their_window_where_a_step_ends_that_of_others() 
     module = nn.ParameterList([nn.Parameter(torch.ones(())) for _ in range(2)])
     strategy.setup_module(module)
 
-    def run(working: int, value: float) -> None:
+    def run(working: int, value: float, *, begins: bool = False) -> None:
         module[1 - working].requires_grad_(False)
         for rank in range(2):
             strategy.enter_logical_rank(rank)
+            if begins and rank == 0:
+                module[working].grad = None
             strategy.backward(module[working] * value * 10**rank)
         strategy.leave_logical_ranks()
         module[1 - working].requires_grad_(True)
@@ -324,17 +326,18 @@ def test_frozen_parameters_keep_their_window_where_a_step_ends_that_of_others() 
             {name: one.item() for name, one in of_rank.items()} for of_rank in strategy.logical_gradients().values()
         ]
 
-    strategy.set_gradient_sync(False)
-    run(0, 1)
-    run(1, 2)
-    assert gradients() == [{"0": 1, "1": 2}, {"0": 10, "1": 20}]
-    strategy.set_gradient_sync(True)
-    run(0, 3)
-    assert module[0].grad.item() == (4 + 40) / 2
-    assert [of_rank["1"] for of_rank in gradients()] == [2, 20]
-    run(1, 5)
-    assert [one.grad.item() for one in module] == [(4 + 40) / 2, (7 + 70) / 2]
-    assert gradients() == []
+    for _ in range(2):
+        strategy.set_gradient_sync(False)
+        run(0, 1, begins=True)
+        run(1, 2, begins=True)
+        assert gradients() == [{"0": 1, "1": 2}, {"0": 10, "1": 20}]
+        strategy.set_gradient_sync(True)
+        run(0, 3)
+        assert module[0].grad.item() == (4 + 40) / 2
+        assert [of_rank["1"] for of_rank in gradients()] == [2, 20]
+        run(1, 5)
+        assert [one.grad.item() for one in module] == [(4 + 40) / 2, (7 + 70) / 2]
+        assert gradients() == []
 
 
 def test_steps_that_update_in_other_orders_are_refused() -> None:

@@ -128,7 +128,6 @@ class LogicalRanks:
             restore(self._buffers_after)
             if not self.syncs:
                 self._windows[index] = self._take_gradients()
-                self._initial = None
                 self._put_gradients(self.ranks.start)
         self._buffers_before, self._buffers_after, self._initial = [], [], None
         if self._world_size == 1 or self._held:
@@ -298,31 +297,43 @@ class LogicalRanks:
             self._buffers_before = copies_of(self.module)
         if not self._open and (len(self.ranks) > 1 or not self.syncs):
             self._find_parameters()
-        if self._open and self.syncs and self.turns is None:
+        if self.syncs and self.turns is None and (self._open or len(self.ranks) > 1):
             self._hold_windows()
 
     def _begin_window(self) -> None:
         """Let all begin with the gradients that the first one has now, where no window is open: None, unless kept."""
-        if self.index == self.ranks.start and len(self._open) < len(self.parameters):
-            initial = [None if idx in self._open else gradient for idx, gradient in enumerate(self.gradients())]
-            if any(gradient is not None for gradient in initial):
-                self._initial = initial
-                self._windows[self.ranks.start] = self.gradients()
-                self._put_gradients(self.ranks.start)
+        if self.index != self.ranks.start or len(self._open) == len(self.parameters):
+            return
+        self._initial = [
+            parameter.grad if parameter.requires_grad and idx not in self._open else None
+            for idx, parameter in enumerate(self.parameters)
+        ]
+        for parameter, gradient in zip(self.parameters, self._initial, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient.clone()  # the last one keeps the tensors themselves
 
     def _hold_windows(self) -> None:
         """Set the gradients of frozen parameters aside, which a step that ends the windows of others is not to reduce."""
-        frozen = [idx for idx, parameter in enumerate(self.parameters) if not parameter.requires_grad]
+        first = self.gradients()
+        frozen = [
+            idx
+            for idx, (parameter, gradient) in enumerate(zip(self.parameters, first, strict=True))
+            if not parameter.requires_grad and (gradient is not None or idx in self._open)
+        ]
         if not frozen:
             return
-        views = self._world_size > 1 and len(self.ranks) == 1  # perhaps of the buckets that are communicated
+        is_alone = self._world_size > 1 and len(self.ranks) == 1
         for index in self.ranks:
-            own = self.gradients() if index == self.ranks.start else self._windows[index]
-            self._held[index] = {idx: _clone(own[idx]) if views else own[idx] for idx in frozen}
-            for idx in frozen:
+            own = first if index == self.ranks.start else self._windows.get(index)
+            self._held[index] = {idx: None if own is None else own[idx] for idx in frozen}
+            for idx in frozen if own is not None else ():
                 own[idx] = None
-            if index == self.ranks.start:
-                self._set_gradients(own)
+        for idx, gradient in self._held[self.ranks.start].items():
+            # DistributedDataParallel expects a gradient where it has seen one, and may give its memory to another
+            if is_alone and gradient is not None:
+                self._held[self.ranks.start][idx] = gradient.clone()
+                first[idx] = gradient.zero_()
+        self._set_gradients(first)
 
     def _close_windows(self) -> None:
         """End the windows that were reduced, and put those back that were held."""
@@ -354,15 +365,12 @@ class LogicalRanks:
 
     def _put_gradients(self, index: int) -> None:
         window, initial = self._windows.pop(index, None), self._initial
-        if window is None and initial is None:
-            return
-        gradients = [None] * len(self.parameters) if window is None else window
-        if initial is not None:
-            is_last = index == self.ranks[-1]  # which keeps the tensors themselves
-            gradients = [
-                one if first is None else first if is_last else first.clone()
-                for one, first in zip(gradients, initial, strict=True)
-            ]
+        gradients = self.gradients()
+        for idx in range(len(gradients)):
+            if window is not None and (idx in self._open or index == self.ranks.start):
+                gradients[idx] = window[idx]
+            elif initial is not None and index != self.ranks.start:
+                gradients[idx] = initial[idx] if index == self.ranks[-1] else _clone(initial[idx])
         self._set_gradients(gradients)
 
     def _forget(self) -> None:

@@ -50,12 +50,16 @@ class Capture(Protocol):
 class LossWatch(Callback):
     """Checks the losses of training batches, on all ranks alike; subclasses define which are bad.
 
+    With logical ranks it decides by the mean of their losses, in their order, and looks at the same batches, whatever
+    the number of processes.
+
     A subclass may set `_checks_loss`, and `_checks_gradients` to check the norm of each update's gradients too.
 
     Args:
         action: Reaction to a bad loss: "raise" raises the error that `find_fault` returned; "stop" sets
             `trainer.should_stop`; "warn" warns, once for consecutive bad losses; "skip" does so and skips the update.
-        check_every_n_batches: Batches between two checks; None: 1 with one process on the CPU, else 50.
+        check_every_n_batches: Batches between two checks; None: 1 with one process on the CPU, else 50, also with
+            logical ranks.
         capture: Keeps bad updates; None keeps none. With it, each update is checked before it is made, as with "skip",
             or after its batch, as the capture needs it.
 
@@ -80,6 +84,8 @@ class LossWatch(Callback):
     _has_warned: bool = attrs.field(default=False, init=False)
     _is_before_update: bool = attrs.field(default=False, init=False)
     _is_scaled: bool = attrs.field(default=False, init=False)
+    _logical: "_LogicalLosses | None" = attrs.field(default=None, init=False)
+    _ends_otherwise: bool = attrs.field(default=False, init=False)  # than with the loss of one batch of a process
     _trainer: TrainerProtocol | None = attrs.field(default=None, init=False)  # while it trains
 
     def __attrs_post_init__(self) -> None:
@@ -131,22 +137,29 @@ class LossWatch(Callback):
             # a scaler of losses skips updates whose gradients overflow by itself
             self._is_scaled = hasattr(type(getattr(trainer.strategy, "precision", None)), "scale")
         strategy = trainer.strategy
-        is_free = self._capture is not None or (strategy.world_size == 1 and strategy.device.type == "cpu")
-        self._every = self.check_every_n_batches or (1 if is_free else 50)
-        self._reads_at_once = self._every == 1 and strategy.world_size == 1
         # double precision holds any dtype's values exactly
         self._zero = torch.zeros((), dtype=widest_float(strategy.device), device=strategy.device)
+        is_alone = strategy.world_size == 1
+        if getattr(strategy, "num_logical_ranks", None) is not None:
+            self._logical, is_alone = _LogicalLosses(strategy, self._zero), False
+            if self._update_loss is not None:
+                self._logical.load(self._update_loss)
+                self._update_loss = None
+        self._ends_otherwise = self._is_before_update or self._logical is not None
+        is_free = self._capture is not None or (is_alone and strategy.device.type == "cpu")
+        self._every = self.check_every_n_batches or (1 if is_free else 50)
+        self._reads_at_once = self._every == 1 and is_alone
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add a batch, and check if due. Collective then."""
-        if self._is_before_update:
+        if self._ends_otherwise:
+            if self._logical is not None and not self._is_before_update:
+                self._end_batch_of_rank(self._logical, trainer, outputs, batch_idx)
             return
         loss = _loss_in(outputs, type(self).__name__) if self._checks_loss else None
-        norm, self._norm = self._norm, None
-        if norm is not None and trainer.strategy.has_skipped_step:
-            norm = None  # scaled gradients overflowed, which the scaler handles
+        norm = self._take_norm(trainer)
         if loss is not None or norm is not None:
             self._has_checked_any = True
         if self._reads_at_once:
@@ -161,6 +174,24 @@ class LossWatch(Callback):
         self._waiting.append((trainer.current_epoch, batch_idx, loss, norm))
         if len(self._waiting) == self._every:
             self._check(trainer)
+
+    def _take_norm(self, trainer: TrainerProtocol) -> Tensor | None:
+        norm, self._norm = self._norm, None
+        # scaled gradients that overflowed are left to the scaler
+        return None if norm is not None and trainer.strategy.has_skipped_step else norm
+
+    def _end_batch_of_rank(self, losses: "_LogicalLosses", trainer: TrainerProtocol, outputs: Any, idx: int) -> None:
+        """Add the loss of a logical rank; after the last one of this process, check if due. Collective then."""
+        loss = _loss_in(outputs, type(self).__name__) if self._checks_loss else None
+        if loss is not None:
+            losses.add(trainer, loss)
+        if losses.is_last(trainer):
+            norm = self._take_norm(trainer)
+            self._has_checked_any |= loss is not None or norm is not None
+            norm = None if norm is None else norm.detach().to(self._zero, copy=True)
+            self._waiting.append((trainer.current_epoch, idx, losses.take(), norm))
+            if len(self._waiting) == self._every:
+                self._check(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Check the remaining batches. Collective."""
@@ -177,7 +208,7 @@ class LossWatch(Callback):
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Drop batches that are not checked any more, as after an error."""
         self._waiting = []
-        self._trainer = self._norm = self._update_loss = None
+        self._trainer = self._norm = self._update_loss = self._logical = None
         if self._capture is not None:
             self._capture.stop()
 
@@ -186,7 +217,9 @@ class LossWatch(Callback):
         trainer, update_loss = self._trainer, self._update_loss
         if trainer is not None and sys.exception() is None:  # a save after an error must not fail here
             self._check(trainer)
-            if update_loss is not None and trainer.strategy.world_size > 1:
+            if self._logical is not None:
+                update_loss = self._logical.of_all(trainer)
+            elif update_loss is not None and trainer.strategy.world_size > 1:
                 update_loss = trainer.strategy.reduce(update_loss, "mean")
         return {"update_loss": None if update_loss is None else update_loss.cpu()}
 
@@ -205,6 +238,8 @@ class LossWatch(Callback):
         """Return the values of batches. Waits for the device. Collective unless there are none."""
         if not batches:
             return []
+        if self._logical is not None:
+            return self._logical.read(batches, trainer)
         zero = self._zero
         rows = [[zero if one is None else one.detach().to(zero) for one in batch[2:]] for batch in batches]
         has_loss = zero.new_tensor([loss is not None for _, _, loss, _ in batches])
@@ -255,6 +290,9 @@ class LossWatch(Callback):
         if not self._is_before_update:
             return
         loss = loss.detach().reshape(())
+        if self._logical is not None:
+            self._logical.add(trainer, loss)
+            return
         self._update_loss = loss.clone() if self._update_loss is None else self._update_loss + loss
 
     def _before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
@@ -264,10 +302,13 @@ class LossWatch(Callback):
                 self._add_norm(trainer, module, optimizer)
             return
         loss, self._update_loss = self._update_loss, None
+        if self._logical is not None:
+            loss = self._logical.take(leaves_out=not self._checks_loss)
         is_known = self._checks_gradients and not self._is_scaled
         norm = gradient_norm(optimizer, trainer.strategy) if is_known else None
         self._has_checked_any = True
-        batch = trainer.current_epoch, self._batch_idx, loss if self._checks_loss else None, norm
+        keeps_loss = self._checks_loss or self._logical is not None
+        batch = trainer.current_epoch, self._batch_idx, loss if keeps_loss else None, norm
         for update in self._read([batch], trainer):
             if self._judge(update, trainer) and self.action == "skip":
                 skip_update(optimizer)
@@ -283,6 +324,68 @@ class LossWatch(Callback):
             if isinstance(optimizer, torch.optim.LBFGS):
                 rule = 'one that does not evaluate the loss itself, with action="skip"'
                 raise InvalidArgumentError("optimizer", rule, type(optimizer).__name__, self, action)
+
+
+class _LogicalLosses:
+    """The losses of the logical ranks of a process, and what all have: decisions do not depend on processes.
+
+    Args:
+        strategy: Connects the processes.
+        zero: Zero, of dtype and device of the losses.
+    """
+
+    def __init__(self, strategy: Any, zero: Tensor) -> None:
+        self._own: range = strategy.logical_ranks
+        self._zero, self._count = zero, strategy.num_logical_ranks
+        self._losses: list[Tensor | None] = [None for _ in self._own]
+
+    def add(self, trainer: TrainerProtocol, loss: Tensor) -> None:
+        """Add a loss to that of the logical rank that runs."""
+        place = self._place(trainer)
+        known, loss = self._losses[place], loss.detach().to(self._zero, copy=True)
+        self._losses[place] = loss if known is None else known + loss
+
+    def is_last(self, trainer: TrainerProtocol) -> bool:
+        """Return whether the last logical rank of this process runs."""
+        return self._place(trainer) == len(self._own) - 1
+
+    def take(self, *, leaves_out: bool = False) -> Tensor:
+        """Return the losses, and which there are, in two rows with a place for each logical rank; zeros for others'."""
+        rows, losses = self._zero.new_zeros(2, self._count), self._losses
+        self._losses = [None for _ in self._own]
+        for rank, loss in zip(self._own, losses, strict=True):
+            if loss is not None and not leaves_out:
+                rows[0, rank], rows[1, rank] = loss, 1
+        return rows
+
+    def of_all(self, trainer: TrainerProtocol) -> Tensor | None:
+        """Return the rows of all logical ranks, which stay; None if there are no losses. Collective."""
+        kept = self._losses
+        rows = self._reduced(self.take(), trainer)
+        self._losses = kept
+        return rows if rows[1].any() else None
+
+    def load(self, rows: Tensor) -> None:
+        """Go on with the rows of all."""
+        values = rows.to(self._zero)
+        self._losses = [values[0, rank].clone() if rows[1, rank] else None for rank in self._own]
+
+    def read(self, batches: "list[_Batch]", trainer: TrainerProtocol) -> "list[BatchValues]":
+        """Return the values of batches. Waits for the device. Collective."""
+        rows = self._reduced(torch.stack([losses for _, _, losses, _ in batches if losses is not None]), trainer)
+        norms = torch.stack([self._zero if norm is None else norm.detach().to(self._zero) for *_, norm in batches])
+        found = []
+        for batch, (losses, has), norm in zip(batches, rows.tolist(), norms.tolist(), strict=True):
+            there = [loss for loss, is_there in zip(losses, has, strict=True) if is_there]
+            found.append(BatchValues(*batch[:2], sum(there) / len(there) if there else None, norm))
+        return found
+
+    def _reduced(self, rows: Tensor, trainer: TrainerProtocol) -> Tensor:
+        return rows if trainer.strategy.world_size == 1 else trainer.strategy.reduce(rows, "sum")  # zeros: exact
+
+    def _place(self, trainer: Any) -> int:
+        place: int = trainer.logical_rank - self._own.start
+        return place
 
 
 def skip_update(optimizer: Any) -> None:
@@ -349,4 +452,4 @@ class BatchValues(NamedTuple):
 
 
 _Batch = tuple[int, int, Tensor | None, Tensor | None]
-"""Epoch, index, loss and norm of a batch whose values have not been read."""
+"""Epoch, index, loss (with logical ranks the rows of `_LogicalLosses`) and norm of a batch that is not read."""

@@ -55,7 +55,7 @@ class NonFiniteGuard(LossWatch):
         check_gradients: Whether to check the 2-norm of each update's gradients, before clipping. Computing it is a
             reduction if parameters are sharded.
         check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
-            else 50. Must be left out with "skip" and with `capture`.
+            else 50, also with logical ranks. Must be left out with "skip" and with `capture`.
         capture: Keeps bad updates, such as `camshaft.forensics.StepCapture(folder)`, from which the step can be made
             again. Then losses and gradients are checked before each update, as with "skip", or with several
             optimizers or manual optimization after each batch. None keeps none.

@@ -68,7 +68,7 @@ class SpikeDetection(LossWatch):
             schedulers advance. The loss is then checked before each update, which waits for the device, and is one
             reduction with several processes; it is the mean over the update's accumulation window.
         check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
-            else 50. Must be left out with "skip" and with `capture`.
+            else 50, also with logical ranks. Must be left out with "skip" and with `capture`.
         capture: Keeps bad updates, such as `camshaft.forensics.StepCapture(folder)`, from which the step can be made
             again. Then losses are checked before each update, as with "skip", or with several
             optimizers or manual optimization after each batch. None keeps none.
