@@ -1,11 +1,13 @@
 """Runs that are stopped and resumed three times, while one thing about them is changed, there and back and there.
 
-torchrun --nproc-per-node N chained_resumes.py FOLDER   # reports the `outcomes` of each row of strategies, by its name
+torchrun --nproc-per-node N chained_resumes.py FOLDER        # reports the `outcomes` of rows on strategies, by name
+torchrun --nproc-per-node N chained_resumes.py FOLDER PART   # makes the parts of that index that have N processes
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,13 +19,15 @@ import attrs
 import torch
 from launching import report
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.callbacks import EarlyStopping
 from camshaft.hooks_core import Callback
 from camshaft.loops.state.random_state import are_same
-from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
+from camshaft.strategies import ShardedStrategy, SingleDeviceStrategy, read_checkpoint
 from camshaft.trainer import Trainer, TrainingModule
 
 POINTS: dict[str, list[tuple[int, int]]] = {
@@ -50,6 +54,12 @@ class Net(TrainingModule):
         loss = nn.functional.mse_loss(self.net(inputs).float(), targets.float())
         self.log("loss", loss, on_epoch=True)
         return loss
+
+    def configure_sharded_model(self) -> None:
+        mesh = self.device_mesh
+        if mesh is not None and mesh["tensor_parallel"].size() > 1 and not isinstance(self.net[0].weight, DTensor):
+            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            parallelize_module(self.net, mesh["tensor_parallel"], plan)
 
     def configure_optimizers(self) -> Any:
         return self._configure(self.parameters())
@@ -101,6 +111,7 @@ def fit(
     **options: Any,
 ) -> tuple[Net, Trainer]:
     """Train until a batch or to the end, and save what came of it."""
+    random.seed(seed)
     torch.manual_seed(seed)
     module = Net(configure, is_plain=is_plain)
     inputs = torch.randn(num_samples, 3, generator=torch.Generator().manual_seed(3))
@@ -202,13 +213,18 @@ def are_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.allclose(one[name].float(), other[name].float(), atol=1e-6) for name in other)
 
 
-def is_complete(seen: list[Any], *, is_limited: bool) -> bool:
-    """Whether no epoch has a sample twice, and, unless it is limited, each has all."""
+def is_complete(seen: list[Any], *, is_limited: bool, most: int = 1) -> bool:
+    """Whether no epoch has a sample twice, and, unless it is limited, each has all.
+
+    Up to as many processes as `most`, less one, may be given samples to fill their last step.
+    """
     epochs = {epoch for epoch, *_ in seen}
-    samples = [sorted(sample for one, _, batch in seen if one == epoch for sample in batch) for epoch in epochs]
+    samples = [[sample for one, _, batch in seen if one == epoch for sample in batch] for epoch in epochs]
     if is_limited:
         return all(len(of_epoch) == len(set(of_epoch)) for of_epoch in samples)
-    return all(of_epoch == list(range(len(of_epoch))) for of_epoch in samples)
+    num_all = [1 + max(of_epoch) for of_epoch in samples]
+    once = [sorted(of_epoch[:num]) == list(range(num)) for of_epoch, num in zip(samples, num_all, strict=True)]
+    return all(once) and all(len(one) - num < most for one, num in zip(samples, num_all, strict=True))
 
 
 def stops_by_loss() -> Any:
@@ -269,6 +285,123 @@ RANKS_ROWS: dict[int, dict[str, Row]] = {
 """By the number of processes, runs that launched ones make."""
 
 
+@attrs.frozen
+class Part:
+    """A part of a run that is launched by itself.
+
+    Attributes:
+        num_processes: Number of processes.
+        num_data_ranks: How many of them have data of their own.
+        options: Arguments of `fit`.
+    """
+
+    num_processes: int
+    num_data_ranks: int
+    options: dict[str, Any]
+
+
+def over(strategy: Any, num_processes: int, batch_size: int | None = None, num_data_ranks: int | None = None) -> Part:
+    """A part whose steps take four samples, unless the batch size is given; a function makes its strategy."""
+    num_data_ranks = num_data_ranks or num_processes
+    options = {"strategy": strategy, "devices": num_processes, "batch_size": batch_size or 4 // num_data_ranks}
+    return Part(num_processes, num_data_ranks, options | {"is_plain": True})
+
+
+SINGLE, DDP, SHARDED = over("single_device", 1), over("ddp", 2), over("sharded", 2)
+MOVED_ROWS: dict[str, list[Part]] = {
+    "number of processes": [SINGLE, DDP, over("ddp", 1), over("ddp", 4)],
+    "number of processes, but not `batch_size`": [over("ddp", number, batch_size=2) for number in (1, 3, 2, 1)],
+    "one process to sharded": [SINGLE, SHARDED, SINGLE, SHARDED],
+    "DDP to sharded to one process": [DDP, SHARDED, SINGLE, DDP],
+    "sharded to DDP to one process": [SHARDED, DDP, SINGLE, SHARDED],
+    "`tensor_parallel`": [SHARDED, over(partial(ShardedStrategy, tensor_parallel=2), 2, num_data_ranks=1)] * 2,
+}
+"""By what is changed, parts of which each is launched by itself."""
+
+WHOLE = -1
+"""The index of the part that is not stopped."""
+
+
+class SaveWhatWasLoaded(Callback):
+    """Saves before the first batch."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        trainer.save_checkpoint(self._path)
+
+
+def make_parts(folder: Path, part_idx: int) -> None:
+    """Make the parts of all moved rows with an index that have as many processes as this launch. Collective."""
+    for name, parts in MOVED_ROWS.items():
+        part = parts[max(part_idx, 0)]
+        if part.num_processes == int(os.environ.get("WORLD_SIZE", 1)):
+            for point, stops in POINTS.items():
+                _make_part(folder / f"{name}, {point}", part_idx, part, [*stops, None])
+
+
+def _make_part(folder: Path, part_idx: int, part: Part, stops: list[tuple[int, int] | None]) -> None:
+    folder.mkdir(exist_ok=True)
+    resume = folder / f"{part_idx - 1}.ckpt" if part_idx > 0 else None
+    if resume is not None and not resume.exists():  # refused before
+        return
+    options, stop = dict(part.options), None if part_idx == WHOLE else stops[part_idx]
+    if callable(options["strategy"]):
+        options["strategy"] = options["strategy"]()
+    saving = partial(SaveWhatWasLoaded, folder / f"{part_idx} loaded.ckpt")
+    found = folder / f"{part_idx} of {os.environ.get('RANK', 0)}.pt"
+    try:
+        module, _ = fit(folder / f"{part_idx}.ckpt", stop=stop, resume=resume, callbacks=(saving,), **options)
+    except ValueError as error:
+        torch.save(str(error), found)
+    else:
+        torch.save(module.seen, found)
+
+
+def outcomes_of_moves(name: str, folder: Path) -> dict[str, str]:
+    """Return what became of a moved row whose parts were made, by the points where it was stopped; see `outcomes`.
+
+    Where it went on, each part began with the weights and optimizer states that the one before had saved, bit by bit,
+    and the last one ended with the random numbers of the run without stops.
+    """
+    return {point: _outcome_of_moves(MOVED_ROWS[name], folder / f"{name}, {point}") for point in POINTS}
+
+
+def _outcome_of_moves(parts: list[Part], folder: Path) -> str:
+    seen: list[Any] = []
+    for part_idx, part in enumerate(parts):
+        of_ranks = [torch.load(folder / f"{part_idx} of {rank}.pt") for rank in range(part.num_processes)]
+        if isinstance(of_ranks[0], str):
+            return "refused" if all("must be" in error for error in of_ranks) else f"{of_ranks}"
+        seen += together(of_ranks[: part.num_data_ranks])
+        if part_idx:
+            before, loaded = (folder / f"{name}.ckpt" for name in (part_idx - 1, f"{part_idx} loaded"))
+            saved, loaded_again = read_checkpoint(before), read_checkpoint(loaded)
+            for key in ("state_dict", "optimizer_states"):
+                if not are_same(saved[key], loaded_again[key]):
+                    return f"part {part_idx} did not begin with the {key} that were saved"
+    whole, last = (read_checkpoint(folder / f"{idx}.ckpt") for idx in (WHOLE, len(parts) - 1))
+    if not are_same(whole["rng"], last["rng"]):
+        return "other random numbers"
+    of_ranks = [torch.load(folder / f"{WHOLE} of {rank}.pt") for rank in range(parts[0].num_data_ranks)]
+    if seen == together(of_ranks) and are_close(last["state_dict"], whole["state_dict"]):
+        return "close"
+    return "new" if is_complete(seen, is_limited=False, most=max(part.num_data_ranks for part in parts)) else f"{seen}"
+
+
+def together(of_ranks: list[list[Any]]) -> list[Any]:
+    """Return the samples of each step of all ranks, in their order: one of each rank in turn."""
+    return [
+        (*of_step[0][:2], [one for of_turn in zip(*[batch for *_, batch in of_step], strict=True) for one in of_turn])
+        for of_step in zip(*of_ranks, strict=True)
+    ]
+
+
 if __name__ == "__main__":
-    for name, row in RANKS_ROWS[int(os.environ["WORLD_SIZE"])].items():
-        report(name, outcomes(row, Path(sys.argv[1])))
+    where = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        make_parts(where, int(sys.argv[2]))
+    else:
+        for name, row in RANKS_ROWS[int(os.environ["WORLD_SIZE"])].items():
+            report(name, outcomes(row, where))

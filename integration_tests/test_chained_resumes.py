@@ -11,7 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from chained_resumes import POINTS, RANKS_ROWS, ROWS, SGD, STEP_LR, are_close, fit, outcomes, run, scheduling
+from chained_resumes import (
+    MOVED_ROWS,
+    POINTS,
+    RANKS_ROWS,
+    ROWS,
+    SGD,
+    STEP_LR,
+    WHOLE,
+    are_close,
+    fit,
+    make_parts,
+    outcomes,
+    outcomes_of_moves,
+    run,
+    scheduling,
+)
 from launching import run_ranks
 from torch.optim.lr_scheduler import OneCycleLR
 
@@ -35,7 +50,7 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def test_the_table_has_each_row_and_no_other(table: dict[str, dict[str, str]]) -> None:
-    assert list(table) == [*ROWS, *(name for _, name in ON_RANKS)]
+    assert list(table) == [*ROWS, *(name for _, name in ON_RANKS), *MOVED_ROWS]
     assert all(list(row) == list(POINTS) for row in table.values())
     assert {cell for row in table.values() for cell in row.values()} <= set(meanings())
 
@@ -63,6 +78,25 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> OfRanks:
 @pytest.mark.parametrize(("number", "name"), ON_RANKS)
 def test_on_ranks(number: int, name: str, table: dict[str, dict[str, str]], on_ranks: OfRanks) -> None:
     assert all(of_rank[name] == table[name] for of_rank in on_ranks[number])
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all parts of the moved rows."""
+    folder = tmp_path_factory.mktemp("moved")
+    for part_idx in (WHOLE, 0, 1, 2, 3):
+        for number in {parts[max(part_idx, 0)].num_processes for parts in MOVED_ROWS.values()}:
+            if number == 1:
+                make_parts(folder, part_idx)
+            else:
+                run_ranks(SCRIPT, number, args=[folder, str(part_idx)]).succeeded()
+    return folder
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", MOVED_ROWS)
+def test_between_numbers_of_processes(name: str, table: dict[str, dict[str, str]], moved: Path) -> None:
+    assert outcomes_of_moves(name, moved) == table[name]
 
 
 @pytest.mark.parametrize(("before", "after"), [("32-true", "16-mixed"), ("16-mixed", "32-true")])
