@@ -72,8 +72,9 @@ def test_sharded_ones_have_the_bits_of_one_device(num_processes: int, name: str)
 
 
 @pytest.mark.processes
-def test_processes_that_enter_other_sharded_blocks_do_not_go_on() -> None:
-    outcome = run_ranks(Path(__file__), 2, args=["blocks", 2])
+@pytest.mark.parametrize("num_processes", [2, 4])
+def test_processes_that_enter_other_sharded_blocks_do_not_go_on(num_processes: int) -> None:
+    outcome = run_ranks(Path(__file__), num_processes, args=["blocks", num_processes])
     outcome.failed()
     assert "`blocks` must be entered in the same order on all processes, but got" in outcome.output
 
@@ -587,9 +588,12 @@ if __name__ == "__main__":
     of_kind = CASES if kind == "ddp" else SHARDED
     if what == "blocks":
         branches = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-        strategy = ShardedStrategy(accelerator="cpu", logical_ranks=2, timeout=20)
+        replicas = int(num_ranks) // 2
+        strategy = ShardedStrategy(
+            accelerator="cpu", logical_ranks=int(num_ranks), data_parallel_replicas=replicas, timeout=20
+        )
         strategy.connect()
-        step = strategy.wrap_step(lambda: branches[strategy.global_rank](torch.ones(2)).sum())
+        step = strategy.wrap_step(lambda: branches[strategy.global_rank // replicas](torch.ones(2)).sum())
         strategy.setup_module(branches)
         strategy.enter_logical_rank(strategy.global_rank)
         strategy.backward(step())

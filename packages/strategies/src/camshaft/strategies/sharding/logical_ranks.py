@@ -51,8 +51,6 @@ class ShardedLogicalRanks(LogicalRanks):
         require(not by_hand, "automatic_optimization", rule, False, _WHERE, action)
         parts: list[Any] = [part for part in module.modules() if isinstance(part, FSDPModule)]
         found = {id(group): group for part in parts for group in groups_of(part)}
-        for part in parts:
-            part.set_requires_gradient_sync(False, recurse=False)
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         by_id = {id(one.sharded_param): one for group in found.values() for one in group.fsdp_params}
         for key, name in names.items():
@@ -69,6 +67,8 @@ class ShardedLogicalRanks(LogicalRanks):
             _Group(group, [positions[id(one)] for one in group.fsdp_params], index)
             for index, group in enumerate(found.values())
         ]
+        for part in parts:
+            part.set_requires_gradient_sync(False, recurse=False)
         for one in self._groups:
             one.watch(self._note_entered, self._note_left)
         self._forget()
@@ -296,11 +296,13 @@ class _ShardSum:
             self._work.wait()
         digits = self._rows[:, -_NUM_DIGITS:]
         agrees = (digits == digits[:1]).all()
-        own = sum_rows(self._rows)[:-_NUM_DIGITS]
+        own = sum_rows(self._rows)
         del self._rows, self._flat
         if self._replicas is not None and self._replicas.size() > 1:
+            digits = own[-_NUM_DIGITS:]
             (own,) = reduce_over_processes([own], self._replicas, 1)
-        *self._shards, used = torch.split(own, [*self._sizes[:-1], len(self.params)])
+            agrees &= (own[-_NUM_DIGITS:] == digits * self._replicas.size()).all()
+        *self._shards, used, _ = torch.split(own, [*self._sizes[:-1], len(self.params), _NUM_DIGITS])
         torch._foreach_div_(self._shards, self._number)
         self.notes = torch.cat([used != 0, agrees.view(1)])
 
