@@ -63,6 +63,11 @@ class AutomaticOptimization:
         return any(update.holds_gradients for update in self._updates)
 
     @property
+    def has_differentiated(self) -> bool:
+        """True if there was any loss so far."""
+        return any(update.preparation.average.is_weighted is not None for update in self._updates)
+
+    @property
     def keeps_gradients(self) -> bool:
         """True if gradients belong in a checkpoint, as long as they wait."""
         return self.holds_gradients

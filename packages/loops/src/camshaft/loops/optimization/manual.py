@@ -30,9 +30,10 @@ class ManualOptimization:
         settings: The settings; with optimizers they neither accumulate nor clip.
         holds_gradients: False: the module manages its gradients by itself.
         keeps_gradients: True: the module may need its gradients after any batch.
+        has_differentiated: False: a module that does so steps, too.
     """
 
-    holds_gradients = False
+    holds_gradients = has_differentiated = False
     keeps_gradients = True
 
     def __init__(self, context: UpdateContext) -> None:
