@@ -16,6 +16,7 @@ from camshaft.loops.optimization.joint_optimizer import JointOptimizer as JointO
 from camshaft.loops.optimization.mode import StandardOptimizationFactory as StandardOptimizationFactory
 from camshaft.loops.optimization.mode import UpdateMode as UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings as OptimizationSettings
+from camshaft.loops.optimization.weighted_loss import WeightedLoss as WeightedLoss
 from camshaft.loops.state.progress import Counters as Counters
 from camshaft.loops.state.progress import FitProgress as FitProgress
 from camshaft.loops.state.run import CheckpointAdapter as CheckpointAdapter

@@ -1,4 +1,5 @@
 from camshaft.loops import JointOptimizer as JointOptimizer
+from camshaft.loops import WeightedLoss as WeightedLoss
 from camshaft.loops.metrics import MetricMismatchError as MetricMismatchError
 from camshaft.trainer.callbacks.gradient_norms import GradientNorms as GradientNorms
 from camshaft.trainer.callbacks.torch_switches import TorchSwitches as TorchSwitches

@@ -164,6 +164,9 @@ class UpdateAfterBackward(ClosureUpdate):
         """
         had_gradients = self.holds_gradients
         outputs = super().run(batch, batch_idx, ends_window=False)
+        if self.preparation.average.is_weighted:
+            rule, where = "plain where `optimizer_step` zeroes by itself (0.x)", f"{self._context.where}.training_step"
+            raise TypeError(must_be("loss", rule, "a WeightedLoss", where, "Port the module to weigh losses."))
         self._is_window_open = not ends_window
         if ends_window:
             self.has_updated = True

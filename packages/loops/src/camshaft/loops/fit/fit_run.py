@@ -218,7 +218,7 @@ class FitRun:
         Hooks: on_train_epoch_end, lr_scheduler_step.
 
         Raises:
-            RuntimeError: If nothing can end training, as in `StoppingRules.check_can_end`.
+            RuntimeError: If nothing can end training, as in `StoppingRules.check_updates`.
         """
         run, progress, stopping, metrics = self._run, self._progress, self._stopping, self._run.metrics
         run.end_batch()
@@ -249,7 +249,7 @@ class FitRun:
         finally:
             self.shows_ended_epoch = False
         if has_run:
-            stopping.check_can_end(run)
+            stopping.check_updates(run, may_update=self._mode.has_differentiated or not self.configured.optimizers)
 
     def end(self) -> None:
         """End training. Hooks: on_train_end."""

@@ -248,6 +248,7 @@ class StoppingRules:
     _began_at: float | None = attrs.field(default=None, init=False)  # less the time of previous parts
     _run: Run | None = attrs.field(default=None, init=False)
     _step_of_epoch: int | None = attrs.field(default=None, init=False)
+    _has_warned: bool = attrs.field(default=False, init=False)  # of an epoch without an update
 
     def __attrs_post_init__(self) -> None:
         self.follow(self.limits)
@@ -358,28 +359,39 @@ class StoppingRules:
         """Remember the step at which an epoch begins; it is unknown for one that goes on after a resume."""
         self._step_of_epoch = self.progress.global_step if is_new else None
 
-    def check_can_end(self, run: Run) -> None:
-        """Check, after an epoch, that something can end the run.
+    def check_updates(self, run: Run, *, may_update: bool) -> None:
+        """Check, after an epoch with batches, that updates are made, and that something can end the run.
 
         Limits of epochs and of time end it, and so may `should_stop` where the module, its data module or a callback
-        uses it. All else needs updates. (Those that overflowed are none, but the next may be.)
+        uses it. All else needs updates. (Those that overflowed are none, but the next may be.) The first epoch without
+        any warns where there is no reason to expect none.
+
+        Args:
+            run: The run.
+            may_update: Whether losses were differentiated, or there is nothing to update.
 
         Raises:
-            RuntimeError: If there is none of these, and no update was made in an epoch with batches.
+            RuntimeError: If nothing can end the run, and no update was made.
         """
         limits, progress = self.limits, self.progress
+        if progress.global_step != self._step_of_epoch or run.strategy.has_skipped_step:
+            return
+        does, did, action = "return a loss", "returned no loss", "Return a loss"
+        if not getattr(run.module, "automatic_optimization", True):
+            does, did, action = "step an optimizer", "stepped no optimizer", "Step one of `self.optimizers()`"
         if (
-            progress.global_step != self._step_of_epoch
-            or limits.epoch_limit != float("inf")
+            limits.epoch_limit != float("inf")
             or self.is_done()
             or self.max_seconds is not None
-            or run.strategy.has_skipped_step
             or any(mentions_method(type(one).__mro__, "should_stop") for one in (run.module, run.data, *run.callbacks))
         ):
+            if not (may_update or self._has_warned) and run.strategy.global_rank == 0:
+                warn_user(
+                    f"No update was made in epoch {progress.current_epoch - 1}: `{type(run.module).__qualname__}."
+                    f"training_step` {did} in any batch. {action} in some."
+                )
+            self._has_warned = True
             return
-        does, action = "return a loss", "Return a loss"
-        if not getattr(run.module, "automatic_optimization", True):
-            does, action = "step an optimizer", "Step one of `self.optimizers()`"
         raise RuntimeError(
             f"`training_step` must {does} in some batch of each epoch, where nothing else can end training "
             f"(max_epochs={limits.max_epochs}, max_steps={limits.max_steps}), but got no update in epoch "

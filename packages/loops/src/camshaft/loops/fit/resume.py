@@ -24,6 +24,7 @@ from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.metrics.epoch import joined_logs
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
+from camshaft.loops.optimization.weighted_loss import mean_window
 from camshaft.loops.state.callback_state import state_key, warn_of_absent
 from camshaft.loops.state.metric_state import JoinedStates, restore_metric_states
 from camshaft.loops.state.progress import FitProgress
@@ -167,6 +168,7 @@ def rank_state(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]
             fit = {**gone_on[0]}
         else:
             fit["batches"] = by_data_rank[0]["batches"]
+            fit["optimization"] = mean_window([one["optimization"] for one in by_data_rank.values()])
             fit["metrics"] = joined_logs([one["metrics"] for one in gone_on], by_data_rank[0]["metrics"])
             states = [one["metric_states"] for one in gone_on]
             fit["metric_states"] = JoinedStates(states, by_data_rank[0]["metric_states"], num_before > num_now)
@@ -332,7 +334,7 @@ def _restore_gradients(run: Run, data: FitData, mode: UpdateMode, progress: FitP
     """Restore the gradients of the accumulation window that is open, weighed for the processes of now."""
     assert run.checkpoint is not None
     ratio = data.batches.step_ratio
-    factor = mode.reweigh_window(ratio) if progress.is_inside_epoch and ratio != 1 else 1.0
+    factor = mode.reweigh_window(ratio) if progress.is_inside_epoch else 1.0
     if is_moved and mode.holds_gradients and progress.batches.ready >= data.num_batches:
         rule = "one with which samples are left for the accumulation window that is open"
         action = "Use fewer, or resume from the end of a window."

@@ -326,13 +326,19 @@ def _step_part(entry: Entry, value: Value) -> Part:
 
 def _on_host(records: Sequence[Record]) -> list[Record]:
     """Return records with numbers for tensors of shape (), in one transfer per device. Waits for the devices."""
-    values = {(record.key, place): part.value for record in records for place, part in record.parts.items()}
+    parts = [((record.key, place), part) for record in records for place, part in record.parts.items()]
+    values: dict[Any, Value] = {key: part.value for key, part in parts}
+    values |= {(key, "weight"): part.weight for key, part in parts if isinstance(part.weight, Tensor)}
     vectors = {key: value for key, value in values.items() if isinstance(value, Tensor) and value.ndim}
     on_host: dict[Any, Value] = {**to_floats({key: values[key] for key in values.keys() - vectors.keys()})}
     on_host |= {key: value.cpu() for key, value in vectors.items()}
 
     def moved(record: Record) -> dict[Place, Part]:
-        return {place: part._replace(value=on_host[record.key, place]) for place, part in record.parts.items()}
+        of_places = {place: (part, (record.key, place)) for place, part in record.parts.items()}
+        return {
+            place: part._replace(value=on_host[key], weight=on_host.get((key, "weight"), part.weight))
+            for place, (part, key) in of_places.items()
+        }
 
     return [record._replace(parts=moved(record)) for record in records]
 

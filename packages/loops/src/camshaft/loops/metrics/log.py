@@ -27,6 +27,7 @@ from camshaft.loops.metrics.values import (
     to_float_tensor,
     to_floats,
 )
+from camshaft.loops.optimization.weighted_loss import WeightedLoss
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -97,7 +98,8 @@ class MetricLogging:
 
         Args:
             name: Its name.
-            value: A number, a tensor with one element, or a `torchmetrics.Metric`, which is reset when the epoch ends.
+            value: A number, a tensor with one element, a `WeightedLoss`, whose weight counts in the epoch's mean, or a
+                `torchmetrics.Metric`, which is reset when the epoch ends.
             prog_bar: Whether progress bars show it.
             logger: Whether loggers get it (None means true): of steps every `log_every_n_steps` updates, of epochs at
                 their end.
@@ -105,8 +107,8 @@ class MetricLogging:
             on_epoch: Whether to reduce it over the epoch; None means everywhere but in hooks of a training batch.
             reduce_fx: "mean", "sum", "max", "min" (in any case), or a function of all values as a one-dimensional
                 tensor, which are all kept for it. Leave it out for a metric.
-            batch_size: Weight in the epoch's mean; None takes dimension 0 of the first tensor in the batch. A tensor
-                with one element is read, which waits for its device.
+            batch_size: Weight in the epoch's mean, a number or a tensor with one element; None takes dimension 0 of the
+                first tensor in the batch.
             sync_dist: Reduction over processes. None reduces the epoch's value over all of them (a mean weighted by
                 the sizes of all batches; a user's function gets the values of all), and leaves values of steps to each
                 process: loggers get those of the first. True reduces values of steps as well, when they are sent to
@@ -128,6 +130,11 @@ class MetricLogging:
             MetricMismatchError: When the epoch ends, on every process, if processes logged one name in different ways.
         """
         log = self._metric_log or self._log_alone()
+        if isinstance(value, WeightedLoss):
+            if batch_size is not None:
+                rule, action = "left out for a WeightedLoss, which has a weight", "Leave it out."
+                raise log_error(name, "batch_size", rule, batch_size, action)
+            value, batch_size = value.loss, value.weight
         if rank_zero_only:
             if getattr(self, "global_rank", log.global_rank) != 0:
                 return

@@ -23,6 +23,9 @@ K = TypeVar("K")
 Value = Tensor | float
 """A kept value: a detached tensor of shape () on its device, or a Python number."""
 
+Weight = Value
+"""Weight of a value in a mean."""
+
 _ALLOWED = "a number, a tensor with one element or a torchmetrics metric"
 
 
@@ -68,15 +71,17 @@ def check_tensor(name: str, value: Tensor) -> Tensor:
     return value.detach().reshape(())
 
 
-def check_batch_size(name: str, batch_size: Any) -> float:
-    """Return a batch size as a Python number. Waits for the device of a tensor.
+def check_batch_size(name: str, batch_size: Any) -> Weight:
+    """Return a batch size as a Python number, or as a copy on its accelerator, which is not waited for.
 
     Raises:
         TypeError: If it is neither a number nor a tensor with one element.
-        ValueError: If it is negative.
+        ValueError: If it is negative; one on an accelerator is not read.
     """
     size = batch_size
     if isinstance(size, Tensor) and size.numel() == 1 and not size.is_complex():
+        if size.device.type != "cpu":
+            return size.detach().reshape(()).to(widest_float(size.device), copy=True)
         size = size.item()
     if isinstance(size, Real) and float(size) >= 0:
         return int(size) if isinstance(size, int) else float(size)
@@ -325,12 +330,12 @@ class Part(NamedTuple):
 
     Attributes:
         value: The sum of weighted values, or the extreme; for a user's function all values, of shape (n,).
-        weight: The sum of the weights.
+        weight: The sum of the weights, a tensor if one was.
         dtype: Type of the reduced tensor; None if only numbers were logged, so that the result is a number.
     """
 
     value: Value
-    weight: float = 1.0
+    weight: Weight = 1.0
     dtype: torch.dtype | None = None
 
 
@@ -368,16 +373,17 @@ class Reduction:
         self._name = name
         self._inspect = inspect
         self._tensors: list[Tensor] = []
-        self._weights: list[float] = []
+        self._weights: list[Weight] = []
         self._folded: list[Tensor] = []  # one per device; for a function every block
         self._dtype = torch.float32
         self._number: float | None = None
         self._weight: float = 0
+        self._device_weights: list[Tensor] = []  # sums, one per device
 
-    def add(self, value: Value, weight: float) -> None:
+    def add(self, value: Value, weight: Weight) -> None:
         """Collect a value. Never waits for a device."""
         if not isinstance(value, Tensor):
-            if self.function is None:
+            if self.function is None and not isinstance(weight, Tensor):
                 number = self._number
                 if self.is_weighted:
                     self._weight += weight
@@ -408,7 +414,7 @@ class Reduction:
         if self.function is not None:
             return self.apply(as_tensor(value))
         if self.is_weighted:
-            value = value / weight if weight or isinstance(value, Tensor) else math.nan
+            value = value / weight if isinstance(value, Tensor) or weight else math.nan
         if isinstance(value, Tensor) and dtype is not None and dtype.itemsize <= widest_float(value.device).itemsize:
             return value.to(dtype)
         return value
@@ -424,7 +430,10 @@ class Reduction:
         total = reduce(lambda one, other: self._fold_tensors(one, other.to(one.device)), self._folded)
         if self._number is not None:
             total = self._fold_tensors(total, torch.full_like(total, self._number))
-        return Part(total, self._weight, self._dtype)
+        weight: Weight = self._weight
+        for on_device in self._device_weights:
+            weight = on_device.to(total.device, total.dtype) + weight
+        return Part(total, weight, self._dtype)
 
     def apply(self, values: Tensor) -> Value:
         """Apply the function to values, on the device of those collected here.
@@ -445,6 +454,7 @@ class Reduction:
         blocks = groupby(self._tensors, key=lambda tensor: (tensor.dtype, tensor.device))
         state: dict[str, Any] = {"tensors": [torch.stack(list(block)) for _, block in blocks]}
         state |= {"weights": list(self._weights), "folded": list(self._folded)}
+        state |= {"device_weights": list(self._device_weights)} if self._device_weights else {}
         return state | {"dtype": self._dtype, "number": self._number, "weight": self._weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -452,9 +462,11 @@ class Reduction:
         self._tensors = [tensor for block in state["tensors"] for tensor in block.unbind()]
         self._weights, self._dtype = list(state["weights"]), state["dtype"]
         self._number, self._weight = state["number"], state["weight"]
-        self._folded = []
+        self._folded, self._device_weights = [], []
         for block in state["folded"]:  # two devices of the saved run may be one here
             self._collect(block)
+        for weight in state.get("device_weights", ()):
+            self._collect(weight, self._device_weights)
 
     def _fold(self) -> None:
         if not self._tensors:
@@ -475,15 +487,24 @@ class Reduction:
             folded = self._weigh(block, [weights[position] for position in here]) if self.is_weighted else None
             self._collect(self._fold_block(block) if folded is None else folded)
 
-    def _collect(self, block: Tensor) -> None:
-        for position, running in enumerate(self._folded):
+    def _collect(self, block: Tensor, folded: list[Tensor] | None = None) -> None:
+        folded = self._folded if folded is None else folded
+        for position, running in enumerate(folded):
             if self.function is None and running.device == block.device:
-                self._folded[position] = self._fold_tensors(running, block)
+                folded[position] = self._fold_tensors(running, block)
                 return
-        self._folded.append(block)
+        folded.append(block)
 
-    def _weigh(self, block: Tensor, weights: Sequence[float]) -> Tensor | None:
+    def _weigh(self, block: Tensor, weights: Sequence[Weight]) -> Tensor | None:
         """Return the weighted sum of a block; None if all weights are 1."""
+        if any(isinstance(weight, Tensor) for weight in weights):
+            each = [
+                weight.to(block.device, block.dtype) if isinstance(weight, Tensor) else block.new_full((), weight)
+                for weight in weights
+            ]
+            on_device = torch.stack(each)
+            self._collect(on_device.sum(), self._device_weights)
+            return torch.dot(block, on_device)
         self._weight += sum(weights)
         if weights.count(weights[0]) == len(weights):
             return None if weights[0] == 1 else block.sum() * weights[0]
@@ -498,6 +519,7 @@ def join_reductions(one: dict[str, Any], other: dict[str, Any], reduce_fx: str) 
     fold = FOLDS[reduce_fx if reduce_fx in FOLDS else "sum"][2]
     numbers = [state["number"] for state in (one, other) if state["number"] is not None]
     number = math.nan if any(map(math.isnan, numbers)) else reduce(fold, numbers) if numbers else None
-    lists = {name: [*one[name], *other[name]] for name in ("tensors", "weights", "folded")}
+    names = ("tensors", "weights", "folded", "device_weights")
+    lists = {name: [*one.get(name, ()), *other.get(name, ())] for name in names}
     dtype = torch.float64 if torch.float64 in (one["dtype"], other["dtype"]) else one["dtype"]
     return {**one, **lists, "number": number, "weight": one["weight"] + other["weight"], "dtype": dtype}

@@ -63,6 +63,11 @@ class AutomaticOptimization:
         return any(update.holds_gradients for update in self._updates)
 
     @property
+    def has_differentiated(self) -> bool:
+        """True if there was any loss so far."""
+        return any(update.preparation.average.is_weighted is not None for update in self._updates)
+
+    @property
     def keeps_gradients(self) -> bool:
         """True if gradients belong in a checkpoint, as long as they wait."""
         return self.holds_gradients
@@ -133,13 +138,28 @@ class AutomaticOptimization:
             raise ValueError(must_be("optimization", rule, state, "the checkpoint", action))
         self._window.load_state_dict(state["window"])
         self._follow_loaded_window()
-        self._follow_window()
         for update, its_state in zip(self._updates, state["updates"], strict=True):
             update.load_state_dict(its_state)
+        self._follow_window()
 
     def reweigh_window(self, ratio: float) -> float:
-        """Weigh the steps so far of an open window; see `AccumulationWindow.reweigh`."""
-        return self._window.reweigh(ratio)
+        """Weigh the steps so far of an open window; see `AccumulationWindow.reweigh`.
+
+        Those of weighted losses count by their weights, whatever the ratio.
+
+        Raises:
+            ValueError: If only some of several optimizers have weighted losses.
+        """
+        factor = self._window.reweigh(ratio)
+        if self._window.is_complete:
+            return factor
+        averages = [update.preparation.average for update in self._updates]
+        factors = {one.ratio if one.is_weighted else factor for one in averages}
+        if len(factors) > 1:
+            rule = "those of the checkpoint inside an accumulation window of which some losses are weighted"
+            action = "Use as many, or resume from the end of a window."
+            raise ValueError(must_be("processes", rule, self._where, "fit", action))
+        return factors.pop()
 
     def load_accumulation(self, state: dict[str, Any]) -> None:
         """Restore, between epochs, the accumulation that was set during the saved run.
@@ -150,6 +170,8 @@ class AutomaticOptimization:
         if "window" in state:
             self._window.load_next_length(state["window"])
             self._follow_loaded_window()
+            for update, its_state in zip(self._updates, state["updates"], strict=False):
+                update.preparation.average.load_state_dict(its_state.get("weights", {}), is_inside=False)
 
 
 class SingleOptimizerOptimization(AutomaticOptimization):

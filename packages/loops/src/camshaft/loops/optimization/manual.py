@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.optim import Optimizer
 
@@ -14,6 +14,7 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.update import UpdateContext, next_hiddens, with_arguments, with_hiddens
+from camshaft.loops.optimization.weighted_loss import WeightedLoss
 from camshaft.loops.state.run import Run
 
 
@@ -30,9 +31,10 @@ class ManualOptimization:
         settings: The settings; with optimizers they neither accumulate nor clip.
         holds_gradients: False: the module manages its gradients by itself.
         keeps_gradients: True: the module may need its gradients after any batch.
+        has_differentiated: False: a module that does so steps, too.
     """
 
-    holds_gradients = False
+    holds_gradients = has_differentiated = False
     keeps_gradients = True
 
     def __init__(self, context: UpdateContext) -> None:
@@ -85,6 +87,8 @@ class ManualOptimization:
             outputs = self._training_step(batch, batch_idx)
             if self._stepped:
                 self._progress.global_step += 1
+            if isinstance(outputs, WeightedLoss):
+                refuse_weights(self._module)
             return outputs
         hiddens = outputs = None
         for split_idx, split in enumerate(self._split(batch)):
@@ -93,6 +97,8 @@ class ManualOptimization:
                 self._metrics.end_train_batch(self._stepped)  # the loop does so for the last split
             self._stepped = False
             outputs = self._training_step(split, batch_idx, hiddens=hiddens)
+            if isinstance(outputs, WeightedLoss):
+                refuse_weights(self._module)
             hiddens = next_hiddens(outputs, hiddens, self._module)
             if self._stepped:
                 self._progress.global_step += 1
@@ -172,6 +178,14 @@ def check_manual(settings: OptimizationSettings, configured: ConfiguredOptimizer
             action = "Call `clip_gradients`" if name == "gradient_clip_val" else "Do it"
             rule = f"{neutral!r} under manual optimization"
             raise ValueError(must_be(name, rule, value, where, f"{action} in `training_step`."))
+
+
+def refuse_weights(module: Any) -> NoReturn:
+    """Raise `TypeError` for a weighted loss under manual optimization."""
+    rule = "None or values of its own under manual optimization, which weighs nothing"
+    action = "Weigh by hand: `manual_backward(loss * weight / total)`, or let the loop optimize."
+    where = f"{type(module).__qualname__}.training_step"
+    raise TypeError(must_be("return value", rule, "a WeightedLoss", where, action))
 
 
 def check_optimizer_idx(run: Run, configured: ConfiguredOptimizers) -> None:

@@ -37,6 +37,10 @@ class UpdateMode(Protocol):
         """True if gradients of previous batches or splits wait for the update that ends their window."""
 
     @property
+    def has_differentiated(self) -> bool:
+        """True if it has differentiated a loss so far, even if that made no update."""
+
+    @property
     def keeps_gradients(self) -> bool:
         """True if gradients belong in a checkpoint that is taken now."""
 

@@ -19,6 +19,7 @@ from camshaft.hooks_core.support.optimizer_step import needs_closure, steps_with
 from camshaft.hooks_core.support.transfer import map_nested
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, dropping_gradients, parameters_of
 from camshaft.loops.optimization.settings import OptimizationSettings
+from camshaft.loops.optimization.weighted_loss import WeightedLoss, WindowAverage, scale
 from camshaft.loops.optimization.window import AccumulationWindow
 from camshaft.loops.state.of_ranks import OfRanks
 from camshaft.loops.state.progress import FitProgress
@@ -108,12 +109,14 @@ class Preparation:
         optimizer_idx: Its index among all.
 
     Attributes:
+        average: Makes the gradients the mean over their window.
         is_needed: Whether there is anything to do. Most updates have nothing; this spares them the call.
     """
 
     def __init__(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int) -> None:
         hooks, strategy = context.run.hooks, context.run.strategy
         self._optimizer, self._window = optimizer, context.window
+        self.average = WindowAverage(context.run, context.window)
         has_hook = hooks.on_before_optimizer_step is not no_op
         bound = partial(with_arguments, hooks, optimizer_idx=optimizer_idx)
         self._on_before_optimizer_step: Any = bound("on_before_optimizer_step") if has_hook else None
@@ -125,18 +128,21 @@ class Preparation:
         """Clip by these settings from the next update on, and adapt to the window's length."""
         self._settings = settings
         has_hook = self._on_before_optimizer_step is not None or self._configure_gradient_clipping is not None
-        self.is_needed = has_hook or settings.gradient_clip_val is not None or self._window.length != 1
+        averages = self._window.length != 1 or bool(self.average.is_weighted)
+        self.is_needed = has_hook or settings.gradient_clip_val is not None or averages
+
+    def differentiable(self, outputs: Any, loss: Tensor) -> Tensor:
+        """Return what is differentiated of a step; see `WindowAverage.differentiable`."""
+        loss = self.average.differentiable(outputs, loss)
+        self.follow(self._settings)
+        return loss
 
     def run(self) -> None:
         """Prepare the gradients. Hooks: on_before_optimizer_step, configure_gradient_clipping."""
-        window = self._window
         self._unscale_gradients(self._optimizer)
-        if window.length != 1 and window.real_length != window.divisor:
-            # another length than was known before the epoch's end, or when other processes began it
-            factor = window.divisor / window.real_length
-            for parameter in parameters_of(self._optimizer):
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
+        factor = self.average.end_window()
+        if factor is not None:
+            scale((one.grad for one in parameters_of(self._optimizer) if one.grad is not None), factor)
         if self._on_before_optimizer_step is not None:
             self._on_before_optimizer_step(self._optimizer)
         clip_val, algorithm = self._settings.gradient_clip_val, self._settings.gradient_clip_algorithm
@@ -151,7 +157,7 @@ class OptimizerUpdate:
 
     A window's gradients are those of its own steps alone: they are zeroed at the place that `zero_grad` names. Each
     loss is divided by the window's length, so that an update follows the mean; a window that the epoch's end cuts
-    short is averaged over its real length.
+    short is averaged over its real length, and one of `WeightedLoss` by weights.
 
     Args:
         context: The parts that all updates share. If it splits batches, `training_step` gets `hiddens`.
@@ -185,6 +191,7 @@ class OptimizerUpdate:
         self.has_updated = False
         self.zeroing = Zeroing(context, optimizer, optimizer_idx, context.settings.zero_grad or default_zero_grad)
         self.preparation = Preparation(context, optimizer, optimizer_idx)
+        self._average = self.preparation.average
         # For the hot path: a step looks up no attribute of hooks and strategy, and a hook without receivers is None.
         self._context = context
         self._optimizer_idx = optimizer_idx
@@ -217,7 +224,7 @@ class OptimizerUpdate:
             The outputs of `training_step`.
 
         Raises:
-            TypeError: If `training_step` returned neither a loss nor None.
+            TypeError: If `training_step` returned neither a loss nor None, or weighted losses beside others.
             LossError: If the loss has several elements or no graph.
         """
         zeroing = self.zeroing
@@ -236,7 +243,9 @@ class OptimizerUpdate:
                     zeroing.is_done = True
                 else:
                     zeroing.run(batch_idx)
-            if self._window.divisor != 1:
+            if self._average.is_weighted is not False or isinstance(outputs, WeightedLoss):
+                loss = self.preparation.differentiable(outputs, loss)
+            elif self._window.divisor != 1:
                 loss = loss / self._window.divisor
             if self._on_before_backward is not None:
                 self._on_before_backward(loss)
@@ -269,16 +278,19 @@ class OptimizerUpdate:
         if self.zeroing.is_last and self.holds_gradients:
             self.zeroing.drop()
         self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
+        self._average.drop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the open window, as plain values."""
+        """Return the state of the open window, as plain values. Collective with logical ranks."""
         is_zeroed = self.zeroing.is_done and not self._window.is_complete
-        return {"zeroed": is_zeroed, "holds_gradients": self.holds_gradients}
+        state, weights = {"zeroed": is_zeroed, "holds_gradients": self.holds_gradients}, self._average.state_dict()
+        return {**state, "weights": weights} if weights else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on inside the window that was open; its gradients are restored with the weights."""
         self.holds_gradients = bool(state["holds_gradients"])
         self.zeroing.is_done = self.zeroing.is_last or bool(state["zeroed"])
+        self._average.load_state_dict(state.get("weights", {}))
 
     def close(self) -> None:
         """Leave the optimizer as it was."""
@@ -390,6 +402,7 @@ class ClosureUpdate(OptimizerUpdate):
             action = "Call it once, or pass accumulate_grad_batches=1."
             raise RuntimeError(must_be("optimizer_closure", rule, "another call", self._owner, action))
         self.zeroing.is_done, self.holds_gradients = self.zeroing.is_last, False
+        self._average.drop()
         if self.zeroing.is_last:
             self.zeroing.drop()
 
