@@ -123,9 +123,7 @@ def test_rows_stay_held_back_when_they_cannot_be_written(tmp_path: Path) -> None
     resumed_at=st.integers(0, 8),
     cut=st.integers(0, 12),
 )
-def test_a_fit_that_resumes_has_each_row_once(
-    values: list[float], num_before: int, resumed_at: int, cut: int
-) -> None:
+def test_a_fit_that_resumes_has_each_row_once(values: list[float], num_before: int, resumed_at: int, cut: int) -> None:
     def rows_of(steps: range, logger: CSVLogger) -> None:
         for step in steps:
             logger.log_metrics({"loss": values[step]}, step)
