@@ -112,7 +112,7 @@ def elastic(session: nox.Session) -> None:
 
 @nox.session
 def crashes(session: nox.Session) -> None:
-    """Every operation of a save, and collective, at which a run may be cut off, in no gate; `-- sharded` picks a scene."""
+    """Every operation of a save and every collective as the last one, in no gate; `-- sharded` picks a scene."""
     install(session, PACKAGES.values(), *STORE_LIBRARIES, extras=["test"])
     session.run("python", "integration_tests/crash_points.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
