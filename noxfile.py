@@ -28,6 +28,7 @@ from distributions import (
     PACKAGES,
     PYTEST_NO_TESTS,
     ROOT,
+    STORE_LIBRARIES,
     Package,
     extras_of_all,
     in_dependency_order,
@@ -46,7 +47,6 @@ EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
 STREAMING_LIBRARIES = ("datasets", "webdataset")  # whose streams are resumed
-STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
 INTEGRATION_REQUIREMENTS = (
     *ADAPTED_LIBRARIES,
     *STARTING_LIBRARIES,

@@ -22,6 +22,7 @@ QUICK = "not processes"
 # Where quick tests run again, with other versions around them, a part of them shows the same.
 QUICK_AGAIN = f"{QUICK} and not exhaustive"
 FEWER_EXAMPLES = "--examples-factor=0.1"
+STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
 
 
 @dataclass(frozen=True)

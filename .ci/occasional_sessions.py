@@ -25,6 +25,7 @@ from distributions import (
     PYTEST_NO_TESTS,
     QUICK_AGAIN,
     ROOT,
+    STORE_LIBRARIES,
     Package,
     closure,
     constraints_without,
@@ -111,9 +112,9 @@ def elastic(session: nox.Session) -> None:
 
 @nox.session
 def crashes(session: nox.Session) -> None:
-    """Every file operation of a save at which a run may be cut off, in no gate; `-- sharded` picks a scene."""
-    install(session, PACKAGES.values(), extras=["test"])
-    session.run("python", "integration_tests/crash_points.py", *session.posargs)
+    """Every operation of a save and every collective as the last one, in no gate; `-- sharded` picks a scene."""
+    install(session, PACKAGES.values(), *STORE_LIBRARIES, extras=["test"])
+    session.run("python", "integration_tests/crash_points.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

@@ -20,12 +20,12 @@ def server() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", ["best and last", "last is a link", "ledger and CSV", "in memory, sharded"])
+@pytest.mark.parametrize("name", ["best and last", "last is a link", "in memory"])
 def test_no_crash_loses_a_durable_checkpoint(name: str, tmp_path: Path) -> None:
     run = record(name, SCENES[name], tmp_path)
     num_points, num_folders, faults = explore(run)
     assert not faults
-    assert num_points > 100 and num_folders > 100
+    assert num_points > 150 and num_folders > 150
     assert faults_of_resumes(run, most=10)[1] == {}
 
 

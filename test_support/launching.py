@@ -30,6 +30,7 @@ if "CAMSHAFT_SIMULATED_DEVICE" in os.environ:  # in the scripts of tests with `-
 
 _FORKED_RANKS = Path(__file__).with_name("forked_ranks.py")
 _REPORTS = "CAMSHAFT_TEST_REPORTS"
+_OF_EARLIER_TESTS = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")  # set by `seed_everything`, Lightning's too
 _OF_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "PMI_")
 
 
@@ -206,8 +207,9 @@ def slurm_environments(num_processes: int, *, job_id: int | None = None, num_nod
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without what launchers set, such that scripts find the modules of this folder."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    """This process's environment without what launchers and seeds set; scripts find the modules of this folder."""
+    left_out = (*_OF_LAUNCHERS, *_OF_EARLIER_TESTS)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), own.get("PYTHONPATH")]))
     return own | {"OMP_NUM_THREADS": "1"}
 

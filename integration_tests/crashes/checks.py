@@ -17,7 +17,7 @@ from camshaft.hooks_core.support.remote_files import is_url, join
 from camshaft.strategies import CheckpointError, read_checkpoint
 from camshaft.trainer.checkpoints import read_requested
 from crashes import stores
-from crashes.persistence import Disk, State, after_kill, after_power_cut, build, contents, contents_on_disk
+from crashes.persistence import Disk, after_kill, after_power_cut, build, contents, contents_on_disk
 from crashes.recorder import Operation, operations_of, recording
 from crashes.results import Results, differences, results_of
 from crashes.scenes import Scene, digest, make_trainer, train

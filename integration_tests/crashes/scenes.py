@@ -7,7 +7,6 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import attrs
@@ -18,7 +17,6 @@ from torch.utils.data import DataLoader
 
 from camshaft.callbacks import CSVLogger, ModelCheckpoint, PreemptionCheckpoint
 from camshaft.forensics import RunLedger
-from camshaft.forensics.ledger.ledger_file import read_ledger
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.support.remote_files import join
 from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy, read_checkpoint

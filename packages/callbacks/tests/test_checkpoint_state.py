@@ -19,6 +19,7 @@ from camshaft.callbacks.checkpoints.state import (
     unwritten_saves,
 )
 from camshaft.callbacks.monitoring import Mode
+from camshaft.hooks_core.support.remote_files import new_file
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.5, math.nan, math.inf, -math.inf]), max_size=12)
 
@@ -201,3 +202,14 @@ def test_what_a_crash_kept_from_following_a_save_is_told_by_age(
     ]
     assert found == ([] if expected is None else [expected])
     assert unfinished_saves(pending, "/elsewhere") == []
+
+
+def test_half_of_a_sharded_checkpoint_in_a_store_is_missing() -> None:
+    folder = "memory://test_checkpoint_state"
+    new, last, kept = (f"{folder}/{name}.ckpt" for name in ("new", "last", "kept"))
+    for path in (f"{new}/__0.distcp", f"{new}/plain.ckpt", f"{last}/__0.distcp", f"{kept}/__0.distcp"):
+        with new_file(path) as file:
+            file.write_bytes(b"")
+    pending = [{"path": new, "displaced": [], "last_path": last}, {"path": kept, "displaced": [], "last_path": None}]
+    assert unfinished_saves(pending, folder) == [pending[0]]
+    assert unwritten_saves(pending, folder) == [pending[1]]

@@ -279,8 +279,8 @@ class Logger(Protocol):
 
     `log_metrics` is called by keyword, the others by position. A logger may also have `begin_fit(module)`, called when
     a fit begins (one without it: `log_graph(module)`), `resume_fit(global_step)`, called before that if the fit goes on
-    with an earlier one after so many updates, `sync()`, called in place of `save()` before a checkpoint is written, which
-    lets its values outlive a power cut, and `after_save_checkpoint(callback)`, called by a callback that saves
+    with an earlier one after so many updates, `sync()`, called in place of `save()` before a checkpoint is written,
+    which lets its values outlive a power cut, and `after_save_checkpoint(callback)`, called by a callback that saves
     checkpoints once one is durable, on the first process.
 
     Attributes:

@@ -93,11 +93,11 @@ class CSVLogger(RunFolderLogger):
                 raise InvalidArgumentError("metrics", rule, name, self, action)
         logged_step = row.pop("step", None)
         held = self.experiment.metrics
-        row = {"step": logged_step if step is None else step, **row}
-        if self._known and (cells := _cells(row)) in self._known:
+        with_step: Row = {"step": logged_step if step is None else step, **row}
+        if self._known and (cells := _cells(with_step)) in self._known:
             self._known -= Counter([cells])
         else:
-            held.append(row)
+            held.append(with_step)
         num_held_steps = 0
         if step is not None:
             self._step_on_disk = step - 1 if self._step_on_disk is None else self._step_on_disk

@@ -13,7 +13,6 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
