@@ -4,7 +4,8 @@ moves.py [--runs 200] [--seed 0] [--seconds 900]
 
 Each case is trained whole on one, two and four processes first. Then chains are drawn: how many processes, at which
 update and moment they are killed with SIGKILL, whether batches are read by workers. What must be equal: weights,
-optimizers, logged values, the rows of the logger, and the ledger, line for line.
+optimizers, logged values, the rows of the logger, updates that were left out for a spike of the loss, and the ledger,
+line for line.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ CASES = {
     "truncated backpropagation through time": ["--model", "recurrent", "--accumulate", "1"],
     "the same, accumulating": ["--model", "recurrent"],
     "adversarial networks": ["--model", "adversarial", "--accumulate", "1", "--clip", "0.1"],
+    "the same networks, accumulating": ["--model", "adversarial", "--clip", "0.1"],
+    "adversarial networks by hand": ["--model", "adversarial-by-hand", "--accumulate", "1"],
+    "LBFGS": ["--model", "closures", "--accumulate", "1"],
+    "LBFGS by hand": ["--model", "closures-by-hand", "--accumulate", "1"],
 }
 PROCESSES = (1, 2, 4)
 MOMENTS = ("start", "update", "end")

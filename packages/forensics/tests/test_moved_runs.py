@@ -18,11 +18,16 @@ def run(folder: Path, num_processes: int, *arguments: Any) -> Any:
     return outcome.failed() if "--kill-at" in arguments else outcome.succeeded().reports[0][0]
 
 
-def test_weights_values_and_ledger_are_equal_on_any_processes_and_after_moves(tmp_path: Path) -> None:
-    whole = run(tmp_path / "1", 1)
+@pytest.mark.parametrize(
+    "case",
+    [["--model", "transformer"], ["--model", "adversarial-by-hand", "--accumulate", 1]],
+    ids=lambda case: case[1],
+)
+def test_weights_values_and_ledger_are_equal_on_any_processes_and_after_moves(tmp_path: Path, case: list[Any]) -> None:
+    whole = run(tmp_path / "1", 1, *case)
     for number in (2, 4):
-        assert run(tmp_path / str(number), number) == whole
+        assert run(tmp_path / str(number), number, *case) == whole
     moved = tmp_path / "moved"
-    run(moved, 2, "--kill-at", 1, "end")
-    run(moved, 4, "--kill-at", 4, "update", "--workers", 1)
-    assert run(moved, 1) == whole
+    run(moved, 2, *case, "--kill-at", 1, "end")
+    run(moved, 4, *case, "--kill-at", 4, "update", "--workers", 1)
+    assert run(moved, 1, *case) == whole

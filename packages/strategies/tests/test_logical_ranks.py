@@ -221,9 +221,7 @@ def test_steps_that_update_by_themselves_average_along_the_tree(num_processes: i
         assert [one[name] for one in found] == [digest(by_hand(NUM_RANKS))] * num_processes
 
 
-def playing(
-    module: nn.Module, num_ranks: int = 2, **arguments: Any
-) -> tuple[SingleDeviceStrategy, torch.optim.SGD]:
+def playing(module: nn.Module, num_ranks: int = 2, **arguments: Any) -> tuple[SingleDeviceStrategy, torch.optim.SGD]:
     strategy = SingleDeviceStrategy("cpu", logical_ranks=num_ranks, **arguments)
     strategy.setup_module(module)
     (optimizer,) = strategy.setup_optimizers([torch.optim.SGD(module.parameters(), lr=0.5)])
@@ -297,7 +295,9 @@ def test_frozen_parameters_keep_their_window_where_a_step_ends_that_of_others() 
         module[1 - working].requires_grad_(True)
 
     def gradients() -> Any:
-        return [{name: one.item() for name, one in of_rank.items()} for of_rank in strategy.logical_gradients().values()]
+        return [
+            {name: one.item() for name, one in of_rank.items()} for of_rank in strategy.logical_gradients().values()
+        ]
 
     for _ in range(2):
         strategy.set_gradient_sync(False)
@@ -374,7 +374,9 @@ def test_a_step_that_differentiates_by_itself_is_refused() -> None:
         module.weight.sum().backward()
         optimizer.step()
 
-    with pytest.raises(RuntimeError, match="`loss.backward` must be called by the strategy's `backward` inside a step"):
+    with pytest.raises(
+        RuntimeError, match=r"`loss\.backward` must be called by the strategy's `backward` inside a step"
+    ):
         strategy.play_logical_ranks(step)
 
 

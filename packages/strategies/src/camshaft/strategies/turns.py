@@ -198,13 +198,17 @@ class Turns:
 
     def _check_backward(self) -> None:
         """Raise `RuntimeError` if gradients were computed that nobody averages."""
-        if not self._has_backward and self._num_places > 1 and _number_of(self._ranks.gradients()) > self._num_gradients:
+        if (
+            not self._has_backward
+            and self._num_places > 1
+            and _number_of(self._ranks.gradients()) > self._num_gradients
+        ):
             rule, got = "called by the strategy's `backward` inside a step", "gradients of one logical rank"
             action = "Call strategy.backward(loss), or manual_backward(loss), in place of loss.backward()."
             raise RuntimeError(must_be("loss.backward", rule, got, "training_step", action))
 
     def _seen(self) -> _Seen:
-        """Return what others do not see if it is changed: gradients, with their versions, and settings of optimizers."""
+        """Return what changes unseen by the others: gradients, with their versions, and settings of optimizers."""
         if self._num_places == 1:
             return [], {}
         gradients = [(one, None if one is None else one._version) for one in self._ranks.gradients()]

@@ -9,7 +9,6 @@ called. So all that a hook can see of the run's position is the same on any numb
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
