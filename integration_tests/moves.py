@@ -36,6 +36,9 @@ CASES = {
     "adversarial networks": ["--model", "adversarial", "--accumulate", "1", "--clip", "0.1"],
     "the same networks, accumulating": ["--model", "adversarial", "--clip", "0.1"],
     "adversarial networks by hand": ["--model", "adversarial-by-hand", "--accumulate", "1"],
+    "adversarial networks by hand in bf16-mixed": [
+        *("--model", "adversarial-by-hand", "--accumulate", "1", "--precision", "bf16-mixed")
+    ],
     "LBFGS": ["--model", "closures", "--accumulate", "1"],
     "LBFGS by hand": ["--model", "closures-by-hand", "--accumulate", "1"],
 }
