@@ -313,7 +313,7 @@ class _State:
         self.settings = _settings_of(ranks.optimizers)
         self._flags = [parameter.requires_grad for parameter in ranks.parameters]
         self._buffers = copies_of(ranks.module)
-        self._dtype = torch.get_default_dtype()
+        self._dtype, self._syncs = torch.get_default_dtype(), ranks.syncs
         self._of_torch, self._of_python = torch.get_rng_state(), random.getstate()
         numpy = sys.modules.get("numpy")
         self._of_numpy = None if numpy is None else numpy.random.get_state()
@@ -340,6 +340,7 @@ class _State:
             group.update(settings)
         restore(self._buffers)
         torch.set_default_dtype(self._dtype)
+        self._ranks.syncs = self._syncs
         torch.set_rng_state(self._of_torch)
         random.setstate(self._of_python)
         if self._of_numpy is not None:
