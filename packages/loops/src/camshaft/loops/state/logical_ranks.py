@@ -114,7 +114,7 @@ class LogicalRanks:
 
     def begin_update(self) -> None:
         """Put common random numbers in place for an update amid the step of a rank, until `end_update`."""
-        if self.current is None or self._interrupted is not None:
+        if self.current is None or not self.is_playing:
             return
         self._interrupted = self.current, self.common_numbers()
         self.current = None
