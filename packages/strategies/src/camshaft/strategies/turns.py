@@ -174,14 +174,15 @@ class Turns:
         if not isinstance(own, (Tensor, float)):
             self._meet("evaluation")
             return own
-        self._losses.append(torch.as_tensor(own).detach())
+        is_tensor = isinstance(own, Tensor)
+        self._losses.append(own if is_tensor else torch.tensor(own, dtype=torch.float64, device=self._device))
 
         def average() -> None:
             losses, self._losses = self._losses, []
             self._result = self._ranks.mean_of(losses)
 
         self._meet("evaluation", average)
-        return self._result if isinstance(own, Tensor) else self._result.item()
+        return self._result if is_tensor else self._result.item()
 
     def _meet(self, name: str, last: Callable[[], None] | None = None) -> None:
         """Wait until all steps have come here; the first one goes on, after the last one has called `last`."""
