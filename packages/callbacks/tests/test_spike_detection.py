@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording_trainer import OneProcess, RecordingTrainer, load_callback_state
+from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.monitors.spike_detection import SpikeDetection, TrainingSpikeException
@@ -110,6 +113,98 @@ def test_neither_the_interval_nor_a_resume_changes_what_is_found(losses: list[fl
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert run(1, None) == run(every, None) == run(every, cut)
+
+
+class Share(OneProcess):
+    """One of several processes, each in a thread, that play four logical ranks."""
+
+    num_logical_ranks = 4
+
+    def __init__(self, rank: int, parts: list[Any], barrier: threading.Barrier) -> None:
+        self.device, self.global_rank, self.world_size = torch.device("cpu"), rank, len(parts)
+        num_own = self.num_logical_ranks // self.world_size
+        self.logical_ranks = range(rank * num_own, (rank + 1) * num_own)
+        self._parts, self._barrier = parts, barrier
+
+    def reduce(self, tensor: Tensor, op: str = "mean") -> Tensor:
+        assert op == "sum"
+        self._parts[self.global_rank] = tensor
+        self._barrier.wait()
+        total = torch.stack(self._parts).sum(dim=0)
+        self._barrier.wait()
+        return total
+
+
+class LogicalTrainer(RecordingTrainer):
+    logical_rank: int | None = None
+
+
+def watched(
+    action: Any, losses: list[list[float | None]], world_size: int, first: int = 0, state: dict[str, Any] | None = None
+) -> list[Any]:
+    """From a batch on, whether each update was left out, and the state then, as each of some processes has it."""
+    parts, barrier = [None] * world_size, threading.Barrier(world_size, timeout=60)
+
+    def run(rank: int) -> list[Any]:
+        detection = SpikeDetection(action=action, rtol=0.5, window=3)
+        detection._write_bad_batches = lambda trainer: None  # type: ignore[method-assign]
+        strategy = Share(rank, parts, barrier)
+        trainer = LogicalTrainer(".", callbacks=[detection], strategy=strategy)
+        if state:
+            detection.load_state_dict(state)
+        detection.on_train_start(trainer, None)
+        found: list[Any] = []
+        weight = nn.Parameter(torch.ones(()))
+        for idx, of_ranks in list(enumerate(losses))[first:]:
+            weight.grad = torch.ones(())
+            for logical_rank in strategy.logical_ranks:
+                trainer.logical_rank = logical_rank
+                loss = of_ranks[logical_rank]
+                outputs = None if loss is None else torch.tensor(loss)
+                if action == "skip":
+                    detection.on_train_batch_start(trainer, None, None, idx)
+                if action == "skip" and outputs is not None:
+                    detection.on_before_backward(trainer, None, outputs)
+                if action != "skip":
+                    detection.on_train_batch_end(trainer, None, outputs, None, idx)
+            trainer.logical_rank = None
+            if action == "skip" and idx % 2:  # windows of two batches
+                detection.on_before_optimizer_step(trainer, None, torch.optim.SGD([weight], lr=0.1))
+            found.append((weight.grad is None, detection.state_dict()))
+        return found
+
+    with ThreadPoolExecutor(world_size) as pool:
+        of_processes = list(pool.map(run, range(world_size)))
+    assert all(repr(one) == repr(of_processes[0]) for one in of_processes)
+    return of_processes[0]
+
+
+one_loss = st.none() | st.floats(-5, 5, width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 9.0])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["skip", "warn"]),
+    st.lists(st.lists(one_loss, min_size=4, max_size=4), min_size=2, max_size=9),
+    st.integers(1, 8),
+)
+def test_logical_ranks_decide_alike_on_any_processes(action: Any, losses: list[list[float | None]], cut: int) -> None:
+    cut = min(cut, len(losses) - 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = watched(action, losses, 1)
+        for number, other in ((2, 4), (4, 1)):
+            assert repr(watched(action, losses, number)) == repr(whole)
+            _, state = watched(action, losses[:cut], number)[-1]
+            assert repr(watched(action, losses, other, cut, state)) == repr(whole[cut:])
+
+
+def test_logical_ranks_decide_by_the_mean_of_their_losses() -> None:
+    losses: list[list[float | None]] = [[1.0, 1.0, None, 1.0]] * 2 + [[1.0, 1.0, 1.0, 40.0]] * 2
+    with pytest.warns(RuntimeWarning, match=r"is 21\.5, and the mean"):  # of the sums of two batches
+        found = watched("skip", losses, 2)
+    assert [is_left_out for is_left_out, _ in found] == [False, False, False, True]
+    assert found[-1][1]["good_losses"] == [2.0]
 
 
 def test_the_state_survives_a_checkpoint(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def main() -> None:
     checkpoints = ModelCheckpoint(given.folder / "checkpoints", save_last=True, every_n_train_steps=1, save_top_k=0)
     several = "ddp_find_unused_parameters_true" if given.model.startswith("adversarial") else "ddp"
     callbacks: list[Any] = [RunLedger(given.folder, weights_every_n_steps=2), checkpoints]
-    detection = SpikeDetection(window=3, rtol=0.2, action="skip", exclude_batches_path=given.folder)
+    detection = SpikeDetection(window=3, rtol=0.01, action="skip", exclude_batches_path=given.folder)
     if given.model in ("transformer", "convolutions"):  # with one optimizer, of one update in a batch
         callbacks.append(detection)
     trainer = Trainer(

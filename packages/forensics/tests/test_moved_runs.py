@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,32 @@ def run(folder: Path, num_processes: int, *arguments: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run(tmp_path_factory.mktemp("whole"), 1)
+    """A function that returns the result of one process, made once for each case."""
+    return cache(lambda *case: run(tmp_path_factory.mktemp("whole"), 1, *case))
 
 
-def test_weights_values_and_ledger_are_equal_on_any_processes_and_after_moves(whole: Any, tmp_path: Path) -> None:
+TRANSFORMER, BY_HAND = ("--model", "transformer"), ("--model", "adversarial-by-hand", "--accumulate", 1)
+
+
+@pytest.mark.parametrize("case", [TRANSFORMER, BY_HAND], ids=lambda case: case[1])
+def test_weights_values_and_ledger_are_equal_on_any_processes_and_after_moves(
+    whole: Any, tmp_path: Path, case: tuple[Any, ...]
+) -> None:
     for number in (2, 4):
-        assert run(tmp_path / str(number), number) == whole
+        assert run(tmp_path / str(number), number, *case) == whole(*case)
     moved = tmp_path / "moved"
-    run(moved, 2, "--kill-at", 1, "end")
-    run(moved, 4, "--kill-at", 4, "update", "--workers", 1)
-    assert run(moved, 1) == whole
+    run(moved, 2, *case, "--kill-at", 1, "end")
+    run(moved, 4, *case, "--kill-at", 4, "update", "--workers", 1)
+    assert run(moved, 1, *case) == whole(*case)
 
 
 def test_sharded_runs_are_equal_too_and_move_between_strategies(whole: Any, tmp_path: Path) -> None:
     sharded = "--strategy", "fsdp"
     for number in (1, 4):
-        assert run(tmp_path / str(number), number, *sharded) == whole
+        assert run(tmp_path / str(number), number, *sharded) == whole(*TRANSFORMER)
     moved = tmp_path / "moved"
     run(moved, 4, *sharded, "--kill-at", 1, "end")
     run(moved, 2, *sharded, "--kill-at", 2, "update")
     run(moved, 1, "--kill-at", 3, "start")
     run(moved, 2, "--kill-at", 5, "update")
-    assert run(moved, 2, *sharded) == whole
+    assert run(moved, 2, *sharded) == whole(*TRANSFORMER)

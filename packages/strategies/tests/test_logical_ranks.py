@@ -402,7 +402,9 @@ def test_a_step_that_differentiates_by_itself_is_refused() -> None:
         module.weight.sum().backward()
         optimizer.step()
 
-    with pytest.raises(RuntimeError, match="`loss.backward` must be called by the strategy's `backward` inside a step"):
+    with pytest.raises(
+        RuntimeError, match=r"`loss\.backward` must be called by the strategy's `backward` inside a step"
+    ):
         strategy.play_logical_ranks(step)
 
 

@@ -62,6 +62,65 @@ def test_hooks_know_their_rank_and_values_are_of_all_or_of_the_first() -> None:
     assert fitted.num_logical_ranks == 4 and fitted.logical_rank is None
 
 
+class ByHand(Model):
+    """Updates by itself, and steps a scheduler that it returned and one that it keeps."""
+
+    automatic_optimization = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int | None]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        self.toggle_optimizer(optimizer)
+        self.seen.append(("step", self.trainer.logical_rank))
+        optimizer.zero_grad()
+        self.manual_backward(self.layer(batch[0]).square().mean())
+        optimizer.step()
+        self.untoggle_optimizer(optimizer)
+        self.lr_schedulers().step()
+        self.kept[0].step()
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.seen.append(("update", self.trainer.logical_rank))
+        self.log("update", torch.rand(()))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        self.kept = [torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda epoch: 0.5)]
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+
+def test_steps_that_update_by_themselves_know_their_rank_and_share_updates_and_schedulers() -> None:
+    model, fitted = ByHand(), trainer()
+    fitted.fit(model, loader())
+    one = [("step", 0), ("step", 1), ("step", 2), ("step", 3), ("update", None)]
+    assert model.seen == one * 2 and fitted.global_step == 2
+    scheduler = fitted.lr_scheduler_configs[0].scheduler
+    assert (scheduler.last_epoch, model.kept[0].last_epoch) == (2, 2)
+    assert scheduler.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**4
+    assert type(scheduler) is torch.optim.lr_scheduler.StepLR
+    assert fitted.callback_metrics["update"].shape == ()
+
+
+def test_what_each_rank_would_do_in_its_hooks_by_itself_is_refused() -> None:
+    class StepsLate(ByHand):
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            getattr(self, self.late)().step()
+
+    for late, name in (("lr_schedulers", "lr_scheduler"), ("optimizers", "optimizer")):
+        model = StepsLate()
+        model.late = late
+        with pytest.raises(RuntimeError, match=rf"`{name}\.step` must be called in `training_step`, or in a hook that"):
+            trainer().fit(model, loader())
+    with pytest.raises(
+        ValueError, match="`precision` must be another than '16-mixed' where steps update by themselves"
+    ):
+        trainer(precision="16-mixed").fit(ByHand(), loader())
+
+
 def test_evaluation_and_prediction_count_each_sample_once() -> None:
     model, evaluated = Model(), trainer()
     assert evaluated.validate(model, loader(), verbose=False) == [{"val_rank": 1.5}]

@@ -23,8 +23,8 @@ class LogicalRanks:
     """A process's part of a run on K logical ranks, of which it plays L in turn, in their order.
 
     The gradients of each are set aside when the next one begins, and added up along the tree once their accumulation
-    window is complete. Parameters that are frozen in that step keep their window: it belongs to another optimizer. Every
-    microbatch begins with the buffers of logical rank 0; after a step those are in place.
+    window is complete. Parameters that are frozen in that step keep their window, which belongs to another optimizer.
+    Every microbatch begins with the buffers of logical rank 0; after a step those are in place.
 
     Args:
         number: K, a power of two.
@@ -313,7 +313,7 @@ class LogicalRanks:
                 parameter.grad = gradient.clone()  # the last one keeps the tensors themselves
 
     def _hold_windows(self) -> None:
-        """Set the gradients of frozen parameters aside, which a step that ends the windows of others is not to reduce."""
+        """Set gradients of frozen parameters aside, which a step that ends the windows of others is not to reduce."""
         first = self.gradients()
         frozen = [
             idx

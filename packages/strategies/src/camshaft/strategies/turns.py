@@ -174,14 +174,15 @@ class Turns:
         if not isinstance(own, (Tensor, float)):
             self._meet("evaluation")
             return own
-        self._losses.append(torch.as_tensor(own).detach())
+        is_tensor = isinstance(own, Tensor)
+        self._losses.append(own if is_tensor else torch.tensor(own, dtype=torch.float64, device=self._device))
 
         def average() -> None:
             losses, self._losses = self._losses, []
             self._result = self._ranks.mean_of(losses)
 
         self._meet("evaluation", average)
-        return self._result if isinstance(own, Tensor) else self._result.item()
+        return self._result if is_tensor else self._result.item()
 
     def _meet(self, name: str, last: Callable[[], None] | None = None) -> None:
         """Wait until all steps have come here; the first one goes on, after the last one has called `last`."""
@@ -208,7 +209,7 @@ class Turns:
             raise RuntimeError(must_be("loss.backward", rule, got, "training_step", action))
 
     def _seen(self) -> _Seen:
-        """Return what others do not see if it is changed: gradients, with their versions, and settings of optimizers."""
+        """Return what changes unseen by the others: gradients, with their versions, and settings of optimizers."""
         if self._num_places == 1:
             return [], {}
         gradients = [(one, None if one is None else one._version) for one in self._ranks.gradients()]
@@ -313,7 +314,7 @@ class _State:
         self.settings = _settings_of(ranks.optimizers)
         self._flags = [parameter.requires_grad for parameter in ranks.parameters]
         self._buffers = copies_of(ranks.module)
-        self._dtype = torch.get_default_dtype()
+        self._dtype, self._syncs = torch.get_default_dtype(), ranks.syncs
         self._of_torch, self._of_python = torch.get_rng_state(), random.getstate()
         numpy = sys.modules.get("numpy")
         self._of_numpy = None if numpy is None else numpy.random.get_state()
@@ -340,6 +341,7 @@ class _State:
             group.update(settings)
         restore(self._buffers)
         torch.set_default_dtype(self._dtype)
+        self._ranks.syncs = self._syncs
         torch.set_rng_state(self._of_torch)
         random.setstate(self._of_python)
         if self._of_numpy is not None:

@@ -381,7 +381,8 @@ class _LogicalLosses:
         return found
 
     def _reduced(self, rows: Tensor, trainer: TrainerProtocol) -> Tensor:
-        return rows if trainer.strategy.world_size == 1 else trainer.strategy.reduce(rows, "sum")  # zeros: exact
+        # to add zeros is exact, and makes 0 of -0
+        return rows + 0.0 if trainer.strategy.world_size == 1 else trainer.strategy.reduce(rows, "sum")
 
     def _place(self, trainer: Any) -> int:
         place: int = trainer.logical_rank - self._own.start

@@ -9,7 +9,6 @@ called. So all that a hook can see of the run's position is the same on any numb
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
@@ -255,8 +254,9 @@ class _RankSteps:
         for optimizer in mode._configured.optimizers:
             mode._step_hooks.append(optimizer.register_step_pre_hook(self._begin_step))
             mode._step_hooks.append(optimizer.register_step_post_hook(self._end_step))
-        for scheduler in _schedulers_of(mode._configured, run.module):
-            mode._step_hooks.append(_SharedScheduler(scheduler, run.logical, strategy, run.module))
+        for idx, scheduler in enumerate(_schedulers_of(mode._configured, run.module)):
+            name = f"step of {type(scheduler).__qualname__} ({idx})"
+            mode._step_hooks.append(_SharedScheduler(scheduler, name, run.logical, strategy, run.module))
 
     def run(self, batches: OfRanks, batch_idx: int, **hiddens: Any) -> OfRanks:
         """Run the module's step for all ranks. Returns their outputs, without graphs."""
@@ -316,7 +316,7 @@ class _SharedScheduler:
     Its class is changed rather than the object, whose attributes are saved in checkpoints.
     """
 
-    def __init__(self, scheduler: Any, ranks: LogicalRanks, strategy: Any, module: nn.Module) -> None:
+    def __init__(self, scheduler: Any, name: str, ranks: LogicalRanks, strategy: Any, module: nn.Module) -> None:
         self._scheduler, self._kind = scheduler, type(scheduler)
         kind = self._kind
 
@@ -332,7 +332,7 @@ class _SharedScheduler:
                     given = strategy.broadcast(given)  # a value that may be each rank's own
                 return kind.step(scheduler, *given[0], **given[1])
 
-            return strategy.together(f"step of {kind.__qualname__}", once)
+            return strategy.together(name, once)
 
         names = {"step": step, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         scheduler.__class__ = type(kind.__name__, (kind,), names)

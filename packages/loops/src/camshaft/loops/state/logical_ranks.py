@@ -114,7 +114,7 @@ class LogicalRanks:
 
     def begin_update(self) -> None:
         """Put common random numbers in place for an update amid the step of a rank, until `end_update`."""
-        if self.current is None or self._interrupted is not None:
+        if self.current is None or not self.is_playing:
             return
         self._interrupted = self.current, self.common_numbers()
         self.current = None
@@ -204,7 +204,7 @@ class LogicalRanks:
         """Return a scalar of each logical rank, in their order, given those of this process's. Collective."""
         found = torch.zeros(self.count, dtype=values[0].dtype, device=values[0].device)
         found[self.own.start : self.own.stop] = torch.stack([value.detach().reshape(()) for value in values])
-        # to add zeros is exact
+        # to add zeros is exact, and makes 0 of -0
         return found + 0.0 if strategy.world_size == 1 else strategy.reduce(found, "sum")
 
     def _seed(self, slot: int) -> None:
