@@ -57,7 +57,7 @@ def record(name: str, scene: Scene, folder: Path) -> Recorded:
     root, log = f"{scene.store}://crashes/run" if scene.store else str(folder / "run"), folder / "log"
     if scene.store == "s3":
         stores.make_bucket(root)
-    elif scene.store is not None:
+    if scene.store is not None:
         stores.put({}, root)
     with environment(JOB):
         if scene.store is not None:
@@ -240,7 +240,7 @@ class Checker:
             weights = train(run.scene, run.root, resume=True)
         else:
             weights = on_ranks(run.scene, run.name, run.root, "resume")
-        return differences(results_of(run.scene, run.root, weights), run.results)
+        return differences(run.scene, results_of(run.scene, run.root, weights), run.results)
 
 
 def key_of(state: Any) -> tuple[Any, ...]:

@@ -179,7 +179,7 @@ class Ends:
             self._seen.add(key)
             self.num_folders += 1
             weights = on_ranks(scene, run.name, str(root), "resume")
-            found += differences(results_of(scene, str(root), weights), run.results)
+            found += differences(scene, results_of(scene, str(root), weights), run.results)
         shutil.rmtree(root)
         return found
 
