@@ -240,7 +240,7 @@ class Checker:
             weights = train(run.scene, run.root, resume=True)
         else:
             weights = on_ranks(run.scene, run.name, run.root, "resume")
-        return differences(run.scene, results_of(run.scene, run.root, weights), run.results)
+        return differences(results_of(run.scene, run.root, weights), run.results)
 
 
 def key_of(state: Any) -> tuple[Any, ...]:

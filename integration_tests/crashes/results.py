@@ -57,12 +57,12 @@ def results_of(scene: Scene, root: str, weights: str) -> Results:
     return Results(weights, frozenset(checkpoints), epoch, ledger, samples, rows)
 
 
-def differences(scene: Scene, found: Results, whole: Results) -> list[str]:
+def differences(found: Results, whole: Results) -> list[str]:
     """Return in what the results of a resumed run differ from those of the run that was not stopped."""
     told = [] if found.weights == whole.weights else ["resume: other weights"]
-    # what a run was resumed from is not removed, nor a displaced one of the same second by the clock of S3
-    most_left = 2 if scene.store == "s3" else 1
-    if not found.checkpoints >= whole.checkpoints or len(found.checkpoints - whole.checkpoints) > most_left:
+    # What a run was resumed from is not removed. Nor is a displaced one whose removal a power cut undid, or that is of
+    # the same second by the clock of S3.
+    if not found.checkpoints >= whole.checkpoints or len(found.checkpoints - whole.checkpoints) > 2:
         told.append(f"resume: {sorted(found.checkpoints ^ whole.checkpoints)} in one of the two")
     if found.epoch != whole.epoch:
         told.append("resume: an older newest checkpoint")
