@@ -57,7 +57,7 @@ def record(name: str, scene: Scene, folder: Path) -> Recorded:
     root, log = f"{scene.store}://crashes/run" if scene.store else str(folder / "run"), folder / "log"
     if scene.store == "s3":
         stores.make_bucket(root)
-    elif scene.store is not None:
+    if scene.store is not None:
         stores.put({}, root)
     with environment(JOB):
         if scene.store is not None:

@@ -60,8 +60,9 @@ def results_of(scene: Scene, root: str, weights: str) -> Results:
 def differences(found: Results, whole: Results) -> list[str]:
     """Return in what the results of a resumed run differ from those of the run that was not stopped."""
     told = [] if found.weights == whole.weights else ["resume: other weights"]
-    # what a run was resumed from is not removed
-    if not found.checkpoints >= whole.checkpoints or len(found.checkpoints - whole.checkpoints) > 1:
+    # What a run was resumed from is not removed. Nor is a displaced one whose removal a power cut undid, or that is of
+    # the same second by the clock of S3.
+    if not found.checkpoints >= whole.checkpoints or len(found.checkpoints - whole.checkpoints) > 2:
         told.append(f"resume: {sorted(found.checkpoints ^ whole.checkpoints)} in one of the two")
     if found.epoch != whole.epoch:
         told.append("resume: an older newest checkpoint")

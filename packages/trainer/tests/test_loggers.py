@@ -196,6 +196,7 @@ def test_a_resumed_run_appends_with_the_right_steps(tmp_path: Path) -> None:
     assert events(second[1]).Tags().keys() == events(whole[1]).Tags().keys()
 
 
+@pytest.mark.filterwarnings("ignore:There is no checkpoint to resume from yet")
 @pytest.mark.new_feature("callbacks")
 @pytest.mark.parametrize("fails_at", [2, 6, 8])  # before the first checkpoint, inside an epoch, at its end
 def test_a_run_that_failed_and_resumes_logs_each_row_once(tmp_path: Path, fails_at: int) -> None:
@@ -204,18 +205,19 @@ def test_a_run_that_failed_and_resumes_logs_each_row_once(tmp_path: Path, fails_
             if self.trainer.global_step == fails_at:
                 raise RuntimeError("out of luck")
 
-    def fit(module: Any, name: str) -> str:
+    def fit(module_class: Any, name: str) -> str:
         seed_everything(5)
+        module = module_class()
         saving = ModelCheckpoint(tmp_path / name, save_last=True)
         arguments = {"logger": CSVLogger(tmp_path, name, "logs"), "callbacks": [saving], "enable_checkpointing": True}
         trainer = quiet_trainer(tmp_path, max_epochs=3, log_every_n_steps=1, **arguments)
         trainer.fit(module, loader(4), loader(2), ckpt_path="last")
         return (tmp_path / name / "logs" / "metrics.csv").read_text()
 
-    whole = fit(Logging(), "whole")
+    whole = fit(Logging, "whole")
     with pytest.raises(RuntimeError, match="out of luck"):
-        fit(Failing(), "resumed")
-    assert fit(Logging(), "resumed") == whole
+        fit(Failing, "resumed")
+    assert fit(Logging, "resumed") == whole
 
 
 def test_a_failed_fit_is_told_to_all(tmp_path: Path) -> None:
