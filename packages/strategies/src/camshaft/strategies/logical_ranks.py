@@ -317,10 +317,10 @@ class LogicalRanks:
             if not parameter.requires_grad and (parameter.grad is not None or idx in self._open)
         ]
         for index in self.ranks if frozen else ():
-            own = self.gradients() if index == self.ranks.start else self._windows.get(index)
-            self._held[index] = {idx: None if own is None else own[idx] for idx in frozen}
-            for idx in frozen if own is not None else ():
-                own[idx] = None
+            own: Tensors = self.gradients() if index == self.ranks.start else self._windows.get(index, [])
+            held = self._held[index] = dict.fromkeys(frozen)
+            for idx in frozen if own else ():
+                held[idx], own[idx] = own[idx], None
         is_alone = self._world_size > 1 and len(self.ranks) == 1
         for idx in frozen:
             gradient = self.parameters[idx].grad
