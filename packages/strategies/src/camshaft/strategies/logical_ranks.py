@@ -324,10 +324,10 @@ class LogicalRanks:
             return
         is_alone = self._world_size > 1 and len(self.ranks) == 1
         for index in self.ranks:
-            own = first if index == self.ranks.start else self._windows.get(index)
-            self._held[index] = {idx: None if own is None else own[idx] for idx in frozen}
-            for idx in frozen if own is not None else ():
-                own[idx] = None
+            own: Tensors = first if index == self.ranks.start else self._windows.get(index, [])
+            held = self._held[index] = dict.fromkeys(frozen)
+            for idx in frozen if own else ():
+                held[idx], own[idx] = own[idx], None
         for idx, gradient in self._held[self.ranks.start].items():
             # DistributedDataParallel expects a gradient where it has seen one, and may give its memory to another
             if is_alone and gradient is not None:
