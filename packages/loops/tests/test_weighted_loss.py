@@ -115,6 +115,7 @@ def test_going_on_inside_an_epoch_and_its_windows_is_exact(num_ranks: int, batch
             strategy=strategy,
             max_epochs=3,
             accumulate_grad_batches=2,
+            stateless_loaders="fast_forward",
         )
         return trainer.fit(Sized(batches_of([4, 1, 3, 2, 4], strategy.global_rank)), checkpoint=checkpoint)
 
