@@ -250,7 +250,14 @@ def joined_logs(states: Sequence[Any], of_first: Any) -> Any:
 
 
 def _without_values(reduction: dict[str, Any] | None) -> dict[str, Any] | None:
-    empty: dict[str, Any] = {"tensors": [], "weights": [], "folded": [], "device_weights": [], "number": None, "weight": 0}
+    empty: dict[str, Any] = {
+        "tensors": [],
+        "weights": [],
+        "folded": [],
+        "device_weights": [],
+        "number": None,
+        "weight": 0,
+    }
     return None if reduction is None else {**reduction, **empty}
 
 

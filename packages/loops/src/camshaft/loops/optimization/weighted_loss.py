@@ -219,7 +219,9 @@ class WindowAverage:
             # the gradients so far are a mean over another number of ranks than those to come
             self.ratio = state["num_ranks"] / self._num_ranks
             own = totals if self._logical is None else totals[self._own.start : self._own.stop]
-            self._totals = {rank: _on_device(one * self.ratio, device) for rank, one in zip(self._own, own, strict=True)}
+            self._totals = {
+                rank: _on_device(one * self.ratio, device) for rank, one in zip(self._own, own, strict=True)
+            }
 
 
 def scale(gradients: Iterable[Tensor], factor: Tensor | float) -> None:
