@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_optimizers import Sam
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.loops import WeightedLoss
 from camshaft.loops.metrics.log import MetricLog, MetricLogging
+from camshaft.loops.optimization.update import detached
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -272,7 +274,15 @@ def test_weights_where_nothing_weighs_them_and_values_that_are_none_are_refused(
         MetricLogging().log("loss", WeightedLoss(loss, 3), batch_size=2)
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize(
+    "again",
+    [
+        copy.deepcopy,
+        lambda one: pickle.loads(pickle.dumps(one)),
+        detached,
+        lambda one: tree_map(lambda leaf: leaf, one),
+    ],
+)
 def test_a_copy_is_of_its_class(again: Any) -> None:
     made = again(WeightedLoss(torch.tensor(1.0), 3, logits=torch.ones(2)))
     assert type(made) is WeightedLoss and made.loss == 1 and made.weight == 3 and made["logits"].shape == (2,)
