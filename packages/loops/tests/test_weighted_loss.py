@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.loops import WeightedLoss
 from camshaft.loops.metrics.log import MetricLog, MetricLogging
+from camshaft.loops.metrics.values import Reduction, join_reductions, load_nested, save_nested
 from camshaft.loops.optimization.update import detached
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -345,3 +346,23 @@ def test_an_epoch_without_an_update_warns_once(automatic: bool) -> None:
         BareTrainer(seeded(Forgetful), max_epochs=3).fit(Sized(batches_of([1])))
     messages = [str(one.message) for one in warned if "No update was made" in str(one.message)]
     assert len(messages) == 1 and "in epoch 0: `" in messages[0] and f"Forgetful.training_step` {did}" in messages[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 9), st.booleans()), min_size=1, max_size=300), st.data())
+def test_weights_on_a_device_count_as_numbers_do_across_saving_and_joining(parts: Any, data: st.DataObject) -> None:
+    """Tensors stand for those on an accelerator, which `log` hands on unread."""
+
+    def make() -> Reduction:
+        return Reduction("mean", "loss", lambda tensors: None)
+
+    split, numbers, halves = data.draw(st.integers(0, len(parts))), make(), [make(), make()]
+    for idx, (value, weight, is_tensor) in enumerate(parts):
+        kept = torch.tensor(value, dtype=torch.float64)
+        numbers.add(kept, weight)
+        halves[idx >= split].add(kept, torch.tensor(float(weight), dtype=torch.float64) if is_tensor else weight)
+    saved, joined = [load_nested(save_nested(one.state_dict())) for one in halves], make()
+    joined.load_state_dict(join_reductions(*saved, "mean"))
+    found, expected = joined.part(), numbers.part()
+    assert found is not None and expected is not None
+    assert float(found.weight) == expected.weight and float(found.value) == pytest.approx(float(expected.value))
