@@ -21,7 +21,7 @@ from trainer_parts import Regression, loader
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.strategies import ShardedStrategy
-from camshaft.trainer import JointOptimizer, Trainer, seed_everything
+from camshaft.trainer import JointOptimizer, Trainer, WeightedLoss, seed_everything
 
 
 class Layers(Regression):
@@ -170,11 +170,46 @@ def train_by_windows(folder: Path, **arguments: Any) -> dict[str, Any]:
     return found
 
 
+class Weighing(Layers):
+    """Counts a sample in some batches only."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+        inputs, targets = batch
+        counts = (inputs[:, 0] > 0.5 * (batch_idx % 3 - 1)).float()
+        errors = (self(inputs) - targets).square().squeeze(1)
+        loss = WeightedLoss((errors * counts).sum() / counts.sum().clamp(min=1), counts.sum())
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def fit_weighted(folder: Path, num_processes: int, strategy: Any, **arguments: Any) -> dict[str, Any]:
+    """A fit with a short last window."""
+    settings = {"max_epochs": 2, "accumulate_grad_batches": 3, "gradient_clip_val": 0.5, "callbacks": []}
+    trainer = trainer_in(folder, strategy=strategy, enable_checkpointing=False, **{**settings, **arguments})
+    module = Weighing()
+    trainer.fit(module, loaders(num_processes))
+    return {"weights": whole(module), "loss": float(trainer.callback_metrics["loss"])}
+
+
+def train_weighted(folder: Path) -> dict[str, Any]:
+    """Two ranks of every strategy, and in half precision."""
+    found = {name: fit_weighted(folder, 2, name) for name in ("ddp", "sharded")}
+    for accumulation in ("keep", "keep_all"):
+        found[accumulation] = fit_weighted(folder, 2, ShardedStrategy(accelerator="cpu", accumulation=accumulation))
+    for strategy in ("ddp", "sharded"):
+        found[f"{strategy} in half"] = fit_weighted(folder, 2, strategy, precision="16-mixed")
+    return found
+
+
 def main() -> None:
     warnings.filterwarnings("ignore", message="Detected call of")
     folder = Path(sys.argv[1])
     report("train", train(folder, 2, strategy="sharded"))
     report("jointly", train_jointly(folder / "jointly"))
+    report("weighted", train_weighted(folder / "weighted"))
     for accumulation in ("reduce", "keep", "keep_all"):
         arguments = {"accelerator": "cpu", "accumulation": accumulation}
         report(accumulation, train_by_windows(folder / accumulation, **arguments))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from launching import run_ranks
-from sharded_scenes import Layers, train, trainer_in, whole
+from sharded_scenes import Layers, fit_weighted, train, trainer_in, whole
 from trainer_parts import assert_same, loader
 
 pytestmark = pytest.mark.processes
@@ -52,6 +52,19 @@ def test_several_optimizers_on_one_loss_train_as_by_hand_and_go_on_to_the_bit(ra
         assert any((found["first"][name] != value).any() for name, value in found["whole"].items())
         for name, value in found["by hand"].items():
             torch.testing.assert_close(found["whole"][name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_weighted_losses_train_as_one_process_does_on_every_strategy(ranks: Any, tmp_path: Path) -> None:
+    """Its batches are those of both, so the mean over a window's items is the same."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = fit_weighted(tmp_path, 1, "auto")
+    for rank in ranks:
+        for name, found in rank["weighted"].items():
+            tolerance = 0.02 if "half" in name else 1e-5
+            for key, value in alone["weights"].items():
+                torch.testing.assert_close(found["weights"][key], value, rtol=tolerance, atol=tolerance, msg=name)
+            assert found["loss"] == pytest.approx(alone["loss"], rel=tolerance), name
 
 
 @pytest.mark.parametrize("accumulation", ["reduce", "keep", "keep_all"])

@@ -75,8 +75,8 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         """Compute the loss of a training batch: `training_step(batch, batch_idx)`.
 
         Returns:
-            The loss, a scalar tensor; or a dictionary with it as "loss"; or None to skip the batch. Under manual
-            optimization, anything.
+            The loss, a scalar tensor; or a dictionary with it as "loss"; or a `WeightedLoss`; or None to skip the
+            batch. Under manual optimization, anything.
         """
         raise NotImplementedError(self._missing("training_step", "(batch, batch_idx)"))
 

@@ -348,7 +348,7 @@ def _merge(reduction: str, parts: Sequence[Part]) -> Value:
     numbers = [float(part.value) for part in parts]
     value = math.nan if any(map(math.isnan, numbers)) else reduce(FOLDS[reduction][2], numbers)
     if reduction == "mean":
-        weight = sum(part.weight for part in parts)
+        weight = sum(float(part.weight) for part in parts)
         value = value / weight if weight else math.nan
     dtypes = [part.dtype for part in parts if part.dtype is not None]
     return _as_value(value, None if not dtypes else torch.float64 if torch.float64 in dtypes else torch.float32)

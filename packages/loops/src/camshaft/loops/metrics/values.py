@@ -497,7 +497,8 @@ class Reduction:
 
     def _weigh(self, block: Tensor, weights: Sequence[Weight]) -> Tensor | None:
         """Return the weighted sum of a block; None if all weights are 1."""
-        if any(isinstance(weight, Tensor) for weight in weights):
+        numbers = [weight for weight in weights if not isinstance(weight, Tensor)]
+        if len(numbers) < len(weights):
             each = [
                 weight.to(block.device, block.dtype) if isinstance(weight, Tensor) else block.new_full((), weight)
                 for weight in weights
@@ -505,12 +506,12 @@ class Reduction:
             on_device = torch.stack(each)
             self._collect(on_device.sum(), self._device_weights)
             return torch.dot(block, on_device)
-        self._weight += sum(weights)
-        if weights.count(weights[0]) == len(weights):
-            return None if weights[0] == 1 else block.sum() * weights[0]
+        self._weight += sum(numbers)
+        if numbers.count(numbers[0]) == len(numbers):
+            return None if numbers[0] == 1 else block.sum() * numbers[0]
         # pinned memory: the copy does not wait for what the device still has to do
         asynchronous = copies_asynchronously(block.device)
-        on_host = torch.tensor(weights, dtype=block.dtype, pin_memory=asynchronous)
+        on_host = torch.tensor(numbers, dtype=block.dtype, pin_memory=asynchronous)
         return torch.dot(block, on_host.to(block.device, non_blocking=asynchronous))
 
 

@@ -179,7 +179,7 @@ class WindowAverage:
 
     def _mean_over_ranks(self) -> Tensor:
         """Return the window's total weight of a rank, the mean over all. Collective with several processes."""
-        # Once gradients are reduced, so that ranks without a loss in their last step have the same order of collectives.
+        # Called once gradients are reduced: a rank without a loss in its last step has the same order of collectives.
         device = next((one.device for one in self._totals.values()), self._strategy.device)
         own = [self._totals.get(rank, torch.zeros((), dtype=widest_float(device), device=device)) for rank in self._own]
         if self._logical is not None:
