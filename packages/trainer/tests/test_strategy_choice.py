@@ -203,7 +203,7 @@ def test_batch_normalisation_is_synchronised_by_the_strategy_and_by_nothing_else
 
 @pytest.mark.new_feature("strategies")
 def test_logical_ranks_reach_the_strategy_that_is_made_or_agree_with_one_that_was_passed() -> None:
-    for name in ("auto", "single_device", "ddp"):
+    for name in ("auto", "single_device", "ddp", "fsdp"):
         strategy = choose_strategy(name, accelerator="cpu", devices=1, logical_ranks=4)
         assert strategy.num_logical_ranks == 4 and strategy.logical_ranks == range(4)
     assert choose_strategy(strategy, logical_ranks=4) is strategy
