@@ -46,6 +46,9 @@ EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
 STREAMING_LIBRARIES = ("datasets", "webdataset")  # whose streams are resumed
+# another such library, which asks for older releases of what it imports than others do, and what that is
+STREAMING_BY_ITSELF = "mosaicml-streaming"
+STREAMING_LIBRARIES += ("brotli", "catalogue", "python-snappy", "transformers", "xxhash", "zstd")
 STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
 DOCS_REQUIREMENTS = (
     "sphinx",
@@ -105,6 +108,7 @@ def integration(session: nox.Session) -> None:
     """
     others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *STORE_LIBRARIES, *STREAMING_LIBRARIES, *EXAMPLE_REQUIREMENTS)
     install(session, PACKAGES.values(), *others, extras=["test"])
+    session.install("--no-deps", "-c", str(CONSTRAINTS), STREAMING_BY_ITSELF)
     pytest(session, "--examples-factor=0.5", "integration_tests")
 
 
