@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +47,9 @@ EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
 STREAMING_LIBRARIES = ("datasets", "webdataset")  # whose streams are resumed
+# another such library, which asks for older releases of what it imports than others do, and what that is
+STREAMING_BY_ITSELF = "mosaicml-streaming"
+STREAMING_LIBRARIES += ("brotli", "catalogue", "python-snappy", "transformers", "xxhash", "zstd")
 INTEGRATION_REQUIREMENTS = (
     *ADAPTED_LIBRARIES,
     *STARTING_LIBRARIES,
@@ -82,6 +85,11 @@ def process_jobs(session: nox.Session) -> list[Job]:
         Job(f"processes-{one.folder}", (*command, one.tests), environment, success_codes=(0, PYTEST_NO_TESTS))
         for one in reversed(with_tests())
     ]
+
+
+def install_for_integration(session: nox.Session, *others: str, extras: Iterable[str]) -> None:
+    install(session, PACKAGES.values(), *INTEGRATION_REQUIREMENTS, *others, extras=extras)
+    session.install("--no-deps", "-c", str(CONSTRAINTS), STREAMING_BY_ITSELF)
 
 
 def integration_jobs(session: nox.Session) -> list[Job]:
@@ -123,7 +131,7 @@ def integration(session: nox.Session) -> None:
 
     Half as many examples as usual of each property test; `-- --examples-factor=1` draws all.
     """
-    install(session, PACKAGES.values(), *INTEGRATION_REQUIREMENTS, extras=["test"])
+    install_for_integration(session, extras=["test"])
     pytest(session, HALF_THE_EXAMPLES, "integration_tests")
 
 
@@ -189,8 +197,7 @@ def install_for_types(session: nox.Session) -> None:
 
 def install_for_full(session: nox.Session) -> None:
     """Install what the jobs share: of types, of integration, and what compiles the simulated device."""
-    others = ("mypy", "nox", "ninja", *INTEGRATION_REQUIREMENTS)
-    install(session, PACKAGES.values(), *others, extras=sorted(extras_of_all()))
+    install_for_integration(session, "mypy", "nox", "ninja", extras=sorted(extras_of_all()))
 
 
 def type_jobs(session: nox.Session) -> list[Job]:

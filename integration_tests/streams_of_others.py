@@ -1,16 +1,19 @@
 """Loaders over data that other libraries and users stream, and what becomes of runs on them that are stopped.
 
-torchrun --nproc-per-node 2 streams_of_others.py FOLDER   # reports what `outcome` returns for each kind
+torchrun --nproc-per-node 2 streams_of_others.py FOLDER                  # reports `outcome` of each kind
+torchrun --nproc-per-node N streams_of_others.py FOLDER STOP SAVE RESUME  # reports the samples of a part on MosaicML's
 """
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import io
 import json
 import os
 import sys
 import tarfile
+import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +140,20 @@ def _web_dataset(folder: Path) -> Any:
     return stream.decode().map(lambda sample: torch.tensor(sample["json"]["x"]))
 
 
+def _of_mosaicml(folder: Path, workers: int) -> Any:
+    for name in ("multimodal", "text", "vision"):  # datasets of its own, of which some need a matching torchvision
+        sys.modules.setdefault(f"streaming.{name}", types.ModuleType(name))
+    from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
+
+    samples = folder / "mds"
+    if not samples.exists() and os.environ.get("RANK", "0") == "0":
+        with MDSWriter(out=str(samples), columns={"x": "int"}, size_limit=200) as writer:
+            for number in range(NUM_SAMPLES):
+                writer.write({"x": number})
+    stream = StreamingDataset(local=str(samples), shuffle=True, batch_size=2, num_canonical_nodes=1)
+    return StreamingDataLoader(stream, batch_size=2, num_workers=workers)
+
+
 def make_loader(kind: str, workers: int, rank: int, world_size: int, folder: Path) -> Any:
     """Return the loader of a kind, as its library's documentation makes it."""
 
@@ -168,6 +185,8 @@ def make_loader(kind: str, workers: int, rank: int, world_size: int, folder: Pat
             return CombinedLoader([loader(shared(_hugging_face())), loader(shared(_hugging_face(shift=100)))])
         case "webdataset":
             return loader(_web_dataset(folder))
+        case "MosaicML's StreamingDataset":
+            return _of_mosaicml(folder, workers)
         case "torchdata.nodes":
             source = nodes.IterableWrapper(range(rank, NUM_SAMPLES, world_size))
             return nodes.Loader(nodes.Mapper(nodes.Batcher(source, 2), torch.tensor))
@@ -194,10 +213,16 @@ def make_loader(kind: str, workers: int, rank: int, world_size: int, folder: Pat
 KINDS = (
     *("datasets, map", "datasets, stream", "datasets, stream of mapped batches", "datasets, shuffled stream"),
     *("datasets, interleaved", "datasets in a StatefulDataLoader", "datasets in a CombinedLoader", "webdataset"),
+    "MosaicML's StreamingDataset",
     *("torchdata.nodes", "torchdata.nodes of a sticky stream", "StatefulDataLoader"),
     *("StatefulDataLoader of a sticky stream", "sticky stream", "counting stream", "buffered stream"),
     *("two sticky streams in a CombinedLoader", "own sticky loader"),
 )
+
+
+def can_be_read(kind: str) -> bool:
+    """Whether the library of a kind is there: MosaicML's is installed without its requirements, in `integration`."""
+    return not kind.startswith("MosaicML") or importlib.util.find_spec("streaming") is not None
 
 
 class Noting(TrainingModule):
@@ -277,7 +302,19 @@ def outcome(
     return {stop: resumed(steps[stop]) for stop in stops}
 
 
+def part_on_mosaicml(folder: Path, stop: int, save: str, resume: str) -> list[Any]:
+    """Return the samples of a part of a run on as many processes as this launch has. Collective."""
+    num_ranks = int(os.environ["WORLD_SIZE"])
+    options: dict[str, Any] = {} if num_ranks == 1 else {"strategy": "ddp", "devices": num_ranks}
+    before = folder / resume if resume else None
+    return fit(_of_mosaicml(folder, 0), stop=stop, save=folder / save, resume=before, **options)
+
+
 if __name__ == "__main__":
-    for kind in KINDS:
-        options = {"rank": int(os.environ["RANK"]), "world_size": 2, "stops": STOPS[1::2]}
-        report(kind, outcome(kind, Path(sys.argv[1]), **options))
+    where, *part = sys.argv[1:]
+    if part:
+        report("seen", part_on_mosaicml(Path(where), int(part[0]), *part[1:]))
+    else:
+        for kind in filter(can_be_read, KINDS):
+            options = {"rank": int(os.environ["RANK"]), "world_size": 2, "stops": STOPS[1::2]}
+            report(kind, outcome(kind, Path(where), **options))

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 from launching import run_ranks
-from streams_of_others import KINDS, STOPS, outcome
+from streams_of_others import KINDS, NUM_SAMPLES, STOPS, can_be_read, outcome
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-it-works" / "exact-resume.md"
 SCRIPT = Path(__file__).parent / "streams_of_others.py"
+MOSAICML = "MosaicML's StreamingDataset"
+READ_KINDS = [
+    pytest.param(kind, marks=pytest.mark.skipif(not can_be_read(kind), reason="needs mosaicml-streaming"))
+    for kind in KINDS
+]
 WITHOUT_WORKERS = [kind for kind in KINDS if kind.startswith("torchdata.nodes") or kind == "own sticky loader"]
 
 
@@ -45,12 +50,12 @@ def test_the_table_has_each_kind(rows: dict[str, list[str]]) -> None:
     assert list(rows) == list(KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", READ_KINDS)
 def test_in_one_process(kind: str, rows: dict[str, list[str]], folder: Path) -> None:
     assert summary(outcome(kind, folder)) == rows[kind][0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", READ_KINDS)
 def test_with_two_workers(kind: str, rows: dict[str, list[str]], folder: Path) -> None:
     if kind in WITHOUT_WORKERS:
         assert rows[kind][1] == "-"
@@ -58,6 +63,19 @@ def test_with_two_workers(kind: str, rows: dict[str, list[str]], folder: Path) -
         assert summary(outcome(kind, folder, workers=2, stops=STOPS[1::2])) == rows[kind][1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", READ_KINDS)
 def test_on_two_ranks(kind: str, rows: dict[str, list[str]], on_ranks: list[dict[str, dict[str, str]]]) -> None:
     assert {summary(of_rank[kind]) for of_rank in on_ranks} == {rows[kind][2]}
+
+
+@pytest.mark.skipif(not can_be_read(MOSAICML), reason="needs mosaicml-streaming")
+def test_each_sample_of_mosaicml_is_read_once_on_whatever_numbers_of_processes(tmp_path: Path) -> None:
+    epochs: dict[int, list[int]] = {}
+    resume = ""
+    for number, stop in ((1, 5), (2, 7), (2, 11), (1, -1)):  # in the first epoch, twice, and in the second
+        save = f"{number}, {stop}.ckpt"
+        parts = run_ranks(SCRIPT, number, args=[tmp_path, str(stop), save, resume]).succeeded().named
+        for epoch, _, batch in (step for part in parts for step in part["seen"]):
+            epochs.setdefault(epoch, []).extend(batch["x"])
+        resume = save
+    assert list(map(sorted, epochs.values())) == [list(range(NUM_SAMPLES))] * 3

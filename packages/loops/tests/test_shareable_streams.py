@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
+import torchdata.nodes as nodes
 from simulated_worlds import Leg, in_their_order, read_chain
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -92,6 +94,33 @@ class StreamingLoader(DataLoader[int]):
         raise AssertionError
 
 
+class SharingNode(nodes.BaseNode[list[int]]):
+    """A node of torchdata's that gives batches of such a stream."""
+
+    def __init__(self, strategy: Any) -> None:
+        super().__init__()
+        self.inner = Sharing(strategy)
+        self.load_shared_state = self.inner.load_shared_state
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        super().reset(initial_state)
+        self.samples = iter(self.inner)
+        self.num_given = 0 if initial_state is None else initial_state["num_given"]
+        if initial_state is not None:
+            self.inner.first = initial_state["first"]
+            self.samples = iter(self.inner.places()[2 * self.num_given :])
+
+    def next(self) -> list[int]:
+        self.num_given += 1
+        return [next(self.samples), *islice(self.samples, 1)]
+
+    def get_state(self) -> dict[str, Any]:
+        return {"first": self.inner.first, "num_given": self.num_given}
+
+    def shared_state(self, num_items: int) -> Any:
+        return self.inner.shared_state(2 * num_items)
+
+
 CHAINS = [
     [Leg(1, 5), Leg(3, -1)],
     [Leg(3, 2, 1), Leg(2, 1), Leg(1, -1)],
@@ -101,11 +130,15 @@ CHAINS = [
 ]
 
 
-@pytest.mark.parametrize("kind", [Sharing, Measured, WithState, OfStreaming])
+@pytest.mark.parametrize("kind", [Sharing, Measured, WithState, OfStreaming, SharingNode])
 @pytest.mark.parametrize("chain", CHAINS)
 def test_each_sample_of_a_shareable_stream_is_read_once_in_its_order(kind: Any, chain: list[Leg]) -> None:
-    loader_class = StreamingLoader if kind is OfStreaming else DataLoader
-    epochs = read_chain(lambda strategy: loader_class(kind(strategy), 2), chain, 2, in_threads=True)
+    def make(strategy: Any) -> Any:
+        if kind is SharingNode:
+            return nodes.Loader(SharingNode(strategy))
+        return (StreamingLoader if kind is OfStreaming else DataLoader)(kind(strategy), 2)
+
+    epochs = read_chain(make, chain, 2, in_threads=True)
     for steps in epochs:
         found = in_their_order(steps)
         assert found[:LENGTH] == list(range(LENGTH)) and len(found) < LENGTH + 4
