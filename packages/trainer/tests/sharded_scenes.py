@@ -21,7 +21,7 @@ from trainer_parts import Regression, loader
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.strategies import DDPStrategy, ShardedStrategy
-from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
+from camshaft.strategies.precision import ScaledPrecision
 from camshaft.trainer import JointOptimizer, Trainer, WeightedLoss, seed_everything
 
 
