@@ -20,7 +20,8 @@ from trainer_parts import Regression, loader
 
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core import Callback
-from camshaft.strategies import ShardedStrategy
+from camshaft.strategies import DDPStrategy, ShardedStrategy
+from camshaft.strategies.precision import ScaledPrecision
 from camshaft.trainer import JointOptimizer, Trainer, WeightedLoss, seed_everything
 
 
@@ -199,8 +200,9 @@ def train_weighted(folder: Path) -> dict[str, Any]:
     found = {name: fit_weighted(folder, 2, name) for name in ("ddp", "sharded")}
     for accumulation in ("keep", "keep_all"):
         found[accumulation] = fit_weighted(folder, 2, ShardedStrategy(accelerator="cpu", accumulation=accumulation))
-    for strategy in ("ddp", "sharded"):
-        found[f"{strategy} in half"] = fit_weighted(folder, 2, strategy, precision="16-mixed")
+    for strategy in (DDPStrategy, ShardedStrategy):
+        half = ScaledPrecision("cpu", init_scale=256.0)  # with which no update overflows
+        found[f"{strategy.__name__} in half"] = fit_weighted(folder, 2, strategy(accelerator="cpu", precision=half))
     return found
 
 
