@@ -190,7 +190,8 @@ class Ends:
 
 def left_at(root: Path) -> Any:
     """Return what tells apart the folders that a run can leave, but for names and times that each run has anew."""
-    files = [path for path in root.rglob("*") if not path.name.startswith((".", "flight_recorder"))]
+    outside = [path for path in root.rglob("*") if path.parent.suffix != ".ckpt"]  # of sharded checkpoints
+    files = [path for path in outside if not path.name.startswith((".", "flight_recorder"))]
     saved = {path for path in files if path.suffix == ".ckpt"}
     steps = [(path.name, digest(read_checkpoint(path)["state_dict"])) for path in sorted(saved)]
     others = [(path.name, path.read_bytes()) for path in sorted(files) if path.is_file() and path not in saved]
