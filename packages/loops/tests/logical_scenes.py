@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchmetrics import MeanSquaredError
 
-from camshaft.loops import WeightedLoss
 from camshaft.loops.metrics.log import MetricLogging
 from camshaft.loops.metrics.logical_ranks import LogicalMetricLog
 
@@ -51,7 +50,7 @@ class Noisy(Dataset[Any]):
 
 
 class Module(MetricLogging, nn.Module):
-    """Dropout and batch normalisation, a weighted loss, and values that are logged in every way."""
+    """Dropout and batch normalisation, and values that are logged in every way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,17 +61,16 @@ class Module(MetricLogging, nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.dropout(torch.tanh(self.norm(self.first(x)))))
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
         predicted = self(x)
         loss = nn.functional.mse_loss(predicted, y) + 0.01 * random.random() * self.last.weight.sum()
-        weighted = WeightedLoss(loss, y.sum() + 0.1)
-        self.log("loss", weighted, on_epoch=True)
+        self.log("loss", loss, on_epoch=True)
         self.log("shared", loss * 2, sync_dist=True)
         self.log("noise", np.random.rand(), on_step=False, on_epoch=True, reduce_fx="max")
         self.train_error(predicted, y)
         self.log("error", self.train_error, on_step=True, on_epoch=True)
-        return weighted
+        return loss
 
     def on_train_epoch_end(self) -> None:
         self.log("sum", 1.5, reduce_fx="sum")

@@ -137,6 +137,9 @@ class WindowAverage:
 
     def _agree(self, outputs: Any, *, is_weighted: bool) -> None:
         """Check that all losses of the fit are of one kind, and take the weight of a usual batch from its first."""
+        if is_weighted and self._logical is not None:
+            rule, action = "plain with logical ranks", "Leave `logical_ranks` out to weigh losses."
+            raise TypeError(must_be("loss", rule, "a WeightedLoss", self._where, action))
         own = float(outputs["weight"]) if is_weighted else None
         of_ranks = [own]
         if self.is_weighted is None and self._strategy.world_size > 1:
