@@ -128,7 +128,8 @@ class Configuration:
     @property
     def may_end_early(self) -> bool:
         """Whether something can end fit inside an epoch."""
-        return self.stops_at is not None or self.trainer.get("max_steps", -1) != -1
+        stops = self.stops_at is not None or self.stops_in is not None
+        return stops or self.trainer.get("max_steps", -1) != -1
 
     @property
     def loads_again(self) -> bool:

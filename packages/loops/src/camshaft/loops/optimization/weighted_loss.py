@@ -58,8 +58,10 @@ class WeightedLoss(dict[str, Any]):
         else:
             is_number = isinstance(weight, Real) and not isinstance(weight, bool)
             fits = is_number and 0 <= weight < math.inf
-        if not (is_number and fits):
-            raise (ValueError if is_number else TypeError)(must_be("weight", rule, weight, where, action))
+        if not is_number:
+            raise TypeError(must_be("weight", rule, weight, where, action))
+        if not fits:
+            raise ValueError(must_be("weight", rule, weight, where, action))
 
     @property
     def loss(self) -> Tensor:
@@ -169,8 +171,7 @@ class WindowAverage:
             if window.length == 1 or window.real_length == window.divisor:
                 return None
             # another length than was known before the epoch's end, or when other processes began it
-            factor = window.divisor / window.real_length
-            return factor
+            return window.divisor / window.real_length
         assert self._usual is not None
         mean = self._mean_over_ranks()
         factors = torch.where(mean == 0, 0.0, self._usual * window.divisor / mean)
