@@ -93,14 +93,16 @@ def install_for_integration(session: nox.Session, *others: str, extras: Iterable
 
 
 def integration_jobs(session: nox.Session) -> list[Job]:
-    """Return two jobs for the tests that `integration` runs: those against Lightning, and all others."""
+    """Return three jobs for the tests of `integration`: against Lightning, those of processes, and all others."""
     command = (str(Path(session.bin) / "python"), "-m", "pytest", "-q", HALF_THE_EXAMPLES)
     pattern = "integration_tests/*_against_lightning.py"
     peers = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
+    others = ("integration_tests", f"--ignore-glob={pattern}", "-m")
     environment = job_environment(session)
     return [
+        Job("integration", (*command, *others, "not processes"), environment),
+        Job("processes-integration", (*command, *others, "processes"), environment),
         Job("integration-against-lightning", (*command, *peers), environment),
-        Job("integration", (*command, "integration_tests", f"--ignore-glob={pattern}"), environment),
     ]
 
 

@@ -19,7 +19,7 @@ LANES_VARIABLE = "CAMSHAFT_GATE_LANES"
 # More than there are processors, since jobs also wait: for processes, files and the network. Ranks need memory.
 NUM_SIDE_BY_SIDE = int(os.environ.get(LANES_VARIABLE) or min(5, 2 * (os.cpu_count() or 1)))
 # Far above what any session takes: it only ends one that hangs.
-JOB_TIMEOUT_SECONDS = 50 * 60.0
+JOB_TIMEOUT_SECONDS = 75 * 60.0
 
 
 @dataclass(frozen=True)
