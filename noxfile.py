@@ -46,10 +46,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of short processes i
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
-STREAMING_LIBRARIES = ("datasets", "webdataset")  # whose streams are resumed
-# another such library, which asks for older releases of what it imports than others do, and what that is
+# a library of streams that asks for older releases of what it imports than others do, and what it imports
 STREAMING_BY_ITSELF = "mosaicml-streaming"
-STREAMING_LIBRARIES += ("brotli", "catalogue", "python-snappy", "transformers", "xxhash", "zstd")
+_OF_STREAMING = ("brotli", "catalogue", "python-snappy", "transformers", "xxhash", "zstd")
+STREAMING_LIBRARIES = ("datasets", "webdataset", *_OF_STREAMING)  # whose streams are resumed
 INTEGRATION_REQUIREMENTS = (
     *ADAPTED_LIBRARIES,
     *STARTING_LIBRARIES,
