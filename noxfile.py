@@ -188,13 +188,9 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy: strict on the packages, plain on the code around them."""
-    install_for_types(session)
-    run_jobs(session, type_jobs(session), ROOT / ".nox" / "logs" / "types")
-
-
-def install_for_types(session: nox.Session) -> None:
-    """Install all packages with whatever they or the scripts may import."""
+    # with whatever packages or scripts may import
     install(session, PACKAGES.values(), "mypy", "nox", *EXAMPLE_REQUIREMENTS, extras=sorted(extras_of_all()))
+    run_jobs(session, type_jobs(session), ROOT / ".nox" / "logs" / "types")
 
 
 def install_for_full(session: nox.Session) -> None:

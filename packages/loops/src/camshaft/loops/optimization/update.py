@@ -134,7 +134,8 @@ class Preparation:
     def differentiable(self, outputs: Any, loss: Tensor) -> Tensor:
         """Return what is differentiated of a step; see `WindowAverage.differentiable`."""
         loss = self.average.differentiable(outputs, loss)
-        self.follow(self._settings)
+        if not self.is_needed:  # the first loss has told whether it is
+            self.follow(self._settings)
         return loss
 
     def run(self) -> None:
@@ -281,7 +282,7 @@ class OptimizerUpdate:
         self._average.drop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the open window, as plain values. Collective with logical ranks."""
+        """Return the state of the open window, as plain values."""
         is_zeroed = self.zeroing.is_done and not self._window.is_complete
         state, weights = {"zeroed": is_zeroed, "holds_gradients": self.holds_gradients}, self._average.state_dict()
         return {**state, "weights": weights} if weights else state

@@ -102,17 +102,12 @@ class WindowAverage:
     def __init__(self, run: Run, window: AccumulationWindow) -> None:
         self.is_weighted: bool | None = None
         self.ratio = 1.0
-        self._strategy, self._logical, self._window = run.strategy, run.logical, window
+        self._strategy, self._has_logical_ranks, self._window = run.strategy, run.logical is not None, window
         self._where = f"{type(run.module).__qualname__}.training_step"
-        self._own = range(1) if self._logical is None else self._logical.own
-        self._totals: dict[int, Tensor] = {}  # the weights of the open window, by logical rank
+        self._total: Tensor | None = None  # the weights of the open window
         # The weight of a usual batch, the same on all ranks. Powers of two change the exponents of gradients alone: a
         # run that goes on has the same bits with any.
         self._usual: Tensor | float | None = None
-
-    @property
-    def _num_ranks(self) -> int:
-        return self._strategy.num_data_ranks if self._logical is None else self._logical.count
 
     def differentiable(self, outputs: Any, loss: Tensor) -> Tensor:
         """Return what is differentiated of a step, and add its weight to the window's. Collective for a fit's first.
@@ -131,15 +126,14 @@ class WindowAverage:
         if not is_weighted:
             return loss if divisor == 1 else loss / divisor
         weight = _on_device(outputs["weight"], loss.device)
-        rank = self._own.start if self._logical is None or self._logical.current is None else self._logical.current
-        self._totals[rank] = self._totals[rank] + weight if rank in self._totals else weight
+        self._total = weight if self._total is None else self._total + weight
         assert self._usual is not None
         relative = weight / (self._usual * divisor)
         return loss * relative.to(torch.promote_types(loss.dtype, torch.float32))
 
     def _agree(self, outputs: Any, *, is_weighted: bool) -> None:
         """Check that all losses of the fit are of one kind, and take the weight of a usual batch from its first."""
-        if is_weighted and self._logical is not None:
+        if is_weighted and self._has_logical_ranks:
             rule, action = "plain with logical ranks", "Leave `logical_ranks` out to weigh losses."
             raise TypeError(must_be("loss", rule, "a WeightedLoss", self._where, action))
         own = float(outputs["weight"]) if is_weighted else None
@@ -156,8 +150,7 @@ class WindowAverage:
         self.is_weighted = is_weighted
         if is_weighted and self._usual is None:
             weights = [one for one in of_ranks if one is not None]
-            # of logical ranks that of the first, which is the same for any number of processes
-            mean = sum(weights) / len(weights) if self._logical is None else weights[0]
+            mean = sum(weights) / len(weights)
             self._usual = 2.0 ** round(math.log2(mean)) if 0 < mean < math.inf else 1.0
 
     def end_window(self) -> Tensor | float | None:
@@ -178,54 +171,40 @@ class WindowAverage:
         of_step = mean / (1 if window.length == 1 else window.real_length)
         is_usable = (mean > 0) & torch.isfinite(mean)
         self._usual = torch.where(is_usable, torch.exp2(torch.log2(of_step).round()), self._usual)
-        self._totals.clear()
+        self._total = None
         return factors
 
     def _mean_over_ranks(self) -> Tensor:
         """Return the window's total weight of a rank, the mean over all. Collective with several processes."""
         # Called once gradients are reduced: a rank without a loss in its last step has the same order of collectives.
-        device = next((one.device for one in self._totals.values()), self._strategy.device)
-        own = [self._totals.get(rank, torch.zeros((), dtype=widest_float(device), device=device)) for rank in self._own]
-        if self._logical is not None:
-            return self._of_logical_ranks(torch.stack(own)).mean()
-        return own[0] if self._strategy.world_size == 1 else self._strategy.reduce(own[0], "mean")
-
-    def _of_logical_ranks(self, own: Tensor) -> Tensor:
-        """Return the values of all logical ranks, the same on any number of processes. Collective with several."""
-        whole = own.new_zeros(self._num_ranks)
-        whole[self._own.start : self._own.stop] = own
-        return whole if self._strategy.world_size == 1 else self._strategy.reduce(whole, "sum")
+        own, device = self._total, self._strategy.device
+        if own is None:
+            own = torch.zeros((), dtype=widest_float(device), device=device)
+        return own if self._strategy.world_size == 1 else self._strategy.reduce(own, "mean")
 
     def drop(self) -> None:
         """Forget the weights of a window that no update will end."""
-        self._totals.clear()
+        self._total = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights of the open window, as plain values; empty without. Collective with logical ranks."""
+        """Return the weights of the open window, as plain values; empty without."""
         if not self.is_weighted or self._usual is None:
             return {}
-        totals = [self._totals[rank] for rank in self._own] if self._totals else None
-        if totals is not None and self._logical is not None:
-            totals = list(self._of_logical_ranks(torch.stack(totals)))
-        values = None if totals is None else [float(one) for one in totals]
-        return {"usual": float(self._usual), "totals": values, "num_ranks": self._num_ranks}
+        total = None if self._total is None else float(self._total)
+        return {"usual": float(self._usual), "total": total, "num_ranks": self._strategy.num_data_ranks}
 
     def load_state_dict(self, state: Mapping[str, Any], *, is_inside: bool = True) -> None:
         """Go on inside the window that was open, or, unless `is_inside`, with a new one."""
-        self._totals.clear()
+        self._total = None
         if not state:
             return
         self._usual = float(state["usual"])
         if is_inside:
             self.is_weighted = True
-        if is_inside and state["totals"] is not None:
-            totals, device = state["totals"], self._strategy.device
+        if is_inside and state["total"] is not None:
             # the gradients so far are a mean over another number of ranks than those to come
-            self.ratio = state["num_ranks"] / self._num_ranks
-            own = totals if self._logical is None else totals[self._own.start : self._own.stop]
-            self._totals = {
-                rank: _on_device(one * self.ratio, device) for rank, one in zip(self._own, own, strict=True)
-            }
+            self.ratio = state["num_ranks"] / self._strategy.num_data_ranks
+            self._total = _on_device(state["total"] * self.ratio, self._strategy.device)
 
 
 def scale(gradients: Iterable[Tensor], factor: Tensor | float) -> None:
@@ -249,10 +228,10 @@ def mean_window(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     state = dict(of_ranks[0])
     for idx, _ in enumerate(state.get("updates", ())):
         weights = [one["updates"][idx].get("weights", {}) for one in of_ranks]
-        totals = [one["totals"][0] for one in weights if one.get("totals")]
+        totals = [one["total"] for one in weights if one.get("total") is not None]
         if totals:  # a rank without had no loss in its window so far
-            known = next(one for one in weights if one.get("totals"))
-            known = {**known, "totals": [sum(totals) / len(of_ranks)]}
+            known = next(one for one in weights if one.get("total") is not None)
+            known = {**known, "total": sum(totals) / len(of_ranks)}
             state["updates"] = [*state["updates"]]
             state["updates"][idx] = {**state["updates"][idx], "weights": known}
     return state
