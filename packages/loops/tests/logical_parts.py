@@ -56,6 +56,10 @@ class LogicalStrategy(BareStrategy, StrategyHooks):
         dist.all_gather_object(values, value)
         return values
 
+    def reduce(self, value: Tensor, op: str) -> Tensor:
+        dist.all_reduce(value, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
+        return value
+
     def setup_module(self, module: nn.Module) -> nn.Module:
         self._module = module
         module.load_state_dict(self.broadcast(module.state_dict()))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchmetrics import MeanSquaredError
 
+from camshaft.loops import WeightedLoss
 from camshaft.loops.metrics.log import MetricLogging
 from camshaft.loops.metrics.logical_ranks import LogicalMetricLog
 
@@ -61,16 +62,17 @@ class Module(MetricLogging, nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.dropout(torch.tanh(self.norm(self.first(x)))))
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> WeightedLoss:
         x, y = batch
         predicted = self(x)
         loss = nn.functional.mse_loss(predicted, y) + 0.01 * random.random() * self.last.weight.sum()
-        self.log("loss", loss, on_epoch=True)
+        weighted = WeightedLoss(loss, y.sum())
+        self.log("loss", weighted, on_epoch=True)
         self.log("shared", loss * 2, sync_dist=True)
         self.log("noise", np.random.rand(), on_step=False, on_epoch=True, reduce_fx="max")
         self.train_error(predicted, y)
         self.log("error", self.train_error, on_step=True, on_epoch=True)
-        return loss
+        return weighted
 
     def on_train_epoch_end(self) -> None:
         self.log("sum", 1.5, reduce_fx="sum")

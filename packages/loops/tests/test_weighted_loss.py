@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareTrainer, Net, Sized, Unsized, hooked, same_bits, seeded, sgd, weights
+from bare_parts import BareStrategy, BareTrainer, Net, Sized, Unsized, hooked, same_bits, seeded, sgd, weights
 from bare_ranks import ThreadedStrategy, on_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logical_parts import LogicalStrategy
 from own_optimizers import Sam
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -170,11 +171,13 @@ def test_hooks_get_the_loss_and_its_weight_without_a_graph() -> None:
     assert seen[0]["weight"] == 3 and not seen[0]["loss"].requires_grad and seen[0]["loss"].shape == ()
 
 
-@pytest.mark.parametrize("owner", ["lbfgs", "sam", "optimizer_step", "configure_gradient_clipping"])
+@pytest.mark.parametrize("owner", ["lbfgs", "line search", "sam", "optimizer_step", "configure_gradient_clipping"])
 def test_updates_with_an_owner_follow_the_mean_over_items_of_all_ranks(owner: str) -> None:
-    """Against one rank that has the batches of both."""
+    """Against one rank that has the batches of both, and with logical ranks."""
     of_ranks = [batches_of([4, 1, 2], 0), batches_of([1, 3, 4], 1)]
     both = [tuple(map(torch.cat, zip(*pair, strict=True))) for pair in zip(*of_ranks, strict=True)]
+    parts = [list(map(torch.cat, zip(*batches, strict=True))) for batches in of_ranks]
+    in_turns = TensorDataset(*(torch.stack(pair, 1).flatten(0, 1) for pair in zip(*parts, strict=True)))
 
     class Owned(Weighted):
         if owner == "optimizer_step":
@@ -190,18 +193,21 @@ def test_updates_with_an_owner_follow_the_mean_over_items_of_all_ranks(owner: st
     def configure(module: nn.Module) -> Any:
         if owner == "sam":
             return Sam(module.parameters())
-        return torch.optim.LBFGS(module.parameters(), max_iter=3) if owner == "lbfgs" else sgd(module)
+        if owner in ("lbfgs", "line search"):
+            search = None if owner == "lbfgs" else "strong_wolfe"
+            return torch.optim.LBFGS(module.parameters(), max_iter=3, line_search_fn=search)
+        return sgd(module)
 
-    def fit(strategy: ThreadedStrategy) -> list[Tensor]:
+    def fit(strategy: BareStrategy, loader: Any) -> list[Tensor]:
         net = seeded(Owned, configure)
-        BareTrainer(net, strategy=strategy, max_epochs=2).fit(
-            Sized(both if strategy.world_size == 1 else of_ranks[strategy.global_rank])
-        )
+        BareTrainer(net, strategy=strategy, max_epochs=2).fit(loader)
         return weights(net)
 
-    [expected] = on_ranks(1, fit)
-    for found in on_ranks(2, fit):
-        assert_close(found, expected)
+    expected = fit(BareStrategy(), Sized(both))
+    assert_close(fit(LogicalStrategy(2), DataLoader(in_turns, batch_size=4)), expected)
+    if owner != "line search":  # which each rank decides by its own loss
+        for found in on_ranks(2, lambda strategy: fit(strategy, Sized(of_ranks[strategy.global_rank]))):
+            assert_close(found, expected)
 
 
 def test_each_of_several_optimizers_and_each_split_has_its_own_window() -> None:

@@ -222,8 +222,12 @@ class _RankGradients:
 
     def loss_of(self, outputs: OfRanks) -> Any:
         """Return the mean of the losses of all ranks, by which the owner of an update decides. Collective."""
-        losses: list[Any] = [loss_of(one, self._module) for one in outputs]
-        return self._ranks.of_all(losses, self._strategy).mean()
+        own: list[Any] = [loss_of(one, self._module) for one in outputs]
+        losses = self._ranks.of_all(own, self._strategy)
+        if not self._update.preparation.average.is_weighted:
+            return losses.mean()
+        weights = self._ranks.of_all([torch.as_tensor(one["weight"]).to(losses) for one in outputs], self._strategy)
+        return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 class _RankSteps:

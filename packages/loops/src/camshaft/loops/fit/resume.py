@@ -24,7 +24,7 @@ from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.metrics.epoch import joined_logs
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
-from camshaft.loops.optimization.weighted_loss import mean_window
+from camshaft.loops.optimization.window import mean_window
 from camshaft.loops.state.callback_state import state_key, warn_of_absent
 from camshaft.loops.state.metric_state import JoinedStates, restore_metric_states
 from camshaft.loops.state.progress import FitProgress

@@ -51,10 +51,7 @@ def collect(
             checkpoint["optimizer_states"] = [state_of(optimizer) for optimizer in configured.optimizers]
             checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in configured.schedulers]
             state = loop.state_dict(run)
-            if run.logical is None:
-                checkpoint |= gather_rank_states(state, run.strategy)
-            else:
-                checkpoint |= run.logical.gathered(state, run.strategy)
+            checkpoint |= (gather_rank_states if run.logical is None else run.logical.gathered)(state, run.strategy)
         save_data = implementation(run.data, "state_dict") if run.data is not None else None
         if save_data is not None:
             with note_errors(run.data, "state_dict", run.position):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +102,10 @@ class WindowAverage:
     def __init__(self, run: Run, window: AccumulationWindow) -> None:
         self.is_weighted: bool | None = None
         self.ratio = 1.0
-        self._strategy, self._has_logical_ranks, self._window = run.strategy, run.logical is not None, window
+        self._strategy, self._logical, self._window = run.strategy, run.logical, window
         self._where = f"{type(run.module).__qualname__}.training_step"
-        self._total: Tensor | None = None  # the weights of the open window
+        # the weights of the open window, for each rank whose part this process has
+        self._totals: list[Tensor | None] = [None] * (1 if run.logical is None else len(run.logical.own))
         # The weight of a usual batch, the same on all ranks. Powers of two change the exponents of gradients alone: a
         # run that goes on has the same bits with any.
         self._usual: Tensor | float | None = None
@@ -126,16 +127,15 @@ class WindowAverage:
         if not is_weighted:
             return loss if divisor == 1 else loss / divisor
         weight = _on_device(outputs["weight"], loss.device)
-        self._total = weight if self._total is None else self._total + weight
+        place = 0 if self._logical is None else self._logical.place
+        before = self._totals[place]
+        self._totals[place] = weight if before is None else before + weight
         assert self._usual is not None
         relative = weight / (self._usual * divisor)
         return loss * relative.to(torch.promote_types(loss.dtype, torch.float32))
 
     def _agree(self, outputs: Any, *, is_weighted: bool) -> None:
         """Check that all losses of the fit are of one kind, and take the weight of a usual batch from its first."""
-        if is_weighted and self._has_logical_ranks:
-            rule, action = "plain with logical ranks", "Leave `logical_ranks` out to weigh losses."
-            raise TypeError(must_be("loss", rule, "a WeightedLoss", self._where, action))
         own = float(outputs["weight"]) if is_weighted else None
         of_ranks = [own]
         if self.is_weighted is None and self._strategy.world_size > 1:
@@ -150,6 +150,8 @@ class WindowAverage:
         self.is_weighted = is_weighted
         if is_weighted and self._usual is None:
             weights = [one for one in of_ranks if one is not None]
+            if self._logical is not None:
+                del weights[1:]  # others' depend on the number of processes
             mean = sum(weights) / len(weights)
             self._usual = 2.0 ** round(math.log2(mean)) if 0 < mean < math.inf else 1.0
 
@@ -171,40 +173,47 @@ class WindowAverage:
         of_step = mean / (1 if window.length == 1 else window.real_length)
         is_usable = (mean > 0) & torch.isfinite(mean)
         self._usual = torch.where(is_usable, torch.exp2(torch.log2(of_step).round()), self._usual)
-        self._total = None
+        self.drop()
         return factors
 
     def _mean_over_ranks(self) -> Tensor:
         """Return the window's total weight of a rank, the mean over all. Collective with several processes."""
         # Called once gradients are reduced: a rank without a loss in its last step has the same order of collectives.
-        own, device = self._total, self._strategy.device
-        if own is None:
-            own = torch.zeros((), dtype=widest_float(device), device=device)
-        return own if self._strategy.world_size == 1 else self._strategy.reduce(own, "mean")
+        device = self._strategy.device
+        nothing = torch.zeros((), dtype=widest_float(device), device=device)
+        own = [nothing if total is None else total for total in self._totals]
+        if self._logical is not None:
+            return self._logical.of_all(own, self._strategy).mean()
+        return own[0] if self._strategy.world_size == 1 else self._strategy.reduce(own[0], "mean")
 
     def drop(self) -> None:
         """Forget the weights of a window that no update will end."""
-        self._total = None
+        self._totals = [None] * len(self._totals)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the weights of the open window, as plain values; empty without."""
         if not self.is_weighted or self._usual is None:
             return {}
-        total = None if self._total is None else float(self._total)
-        return {"usual": float(self._usual), "total": total, "num_ranks": self._strategy.num_data_ranks}
+        totals = [None if total is None else float(total) for total in self._totals]
+        return {"usual": float(self._usual), "totals": totals, "num_ranks": self._num_ranks}
+
+    @property
+    def _num_ranks(self) -> int:
+        return self._strategy.num_data_ranks if self._logical is None else self._logical.count
 
     def load_state_dict(self, state: Mapping[str, Any], *, is_inside: bool = True) -> None:
         """Go on inside the window that was open, or, unless `is_inside`, with a new one."""
-        self._total = None
+        self.drop()
         if not state:
             return
         self._usual = float(state["usual"])
         if is_inside:
             self.is_weighted = True
-        if is_inside and state["total"] is not None:
             # the gradients so far are a mean over another number of ranks than those to come
-            self.ratio = state["num_ranks"] / self._strategy.num_data_ranks
-            self._total = _on_device(state["total"] * self.ratio, self._strategy.device)
+            self.ratio = state["num_ranks"] / self._num_ranks
+            totals = state["totals"] if self._logical is None else [state["totals"][rank] for rank in self._logical.own]
+            device = self._strategy.device
+            self._totals = [None if total is None else _on_device(total * self.ratio, device) for total in totals]
 
 
 def scale(gradients: Iterable[Tensor], factor: Tensor | float) -> None:
@@ -217,24 +226,6 @@ def scale(gradients: Iterable[Tensor], factor: Tensor | float) -> None:
                     gradient.copy_(gradient.float() * factor)
                     continue
             gradient.mul_(factor)
-
-
-def mean_window(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the state of the optimization with the mean weights of several ranks, whose gradients are a mean, too.
-
-    Args:
-        of_ranks: The states of each.
-    """
-    state = dict(of_ranks[0])
-    for idx, _ in enumerate(state.get("updates", ())):
-        weights = [one["updates"][idx].get("weights", {}) for one in of_ranks]
-        totals = [one["total"] for one in weights if one.get("total") is not None]
-        if totals:  # a rank without had no loss in its window so far
-            known = next(one for one in weights if one.get("total") is not None)
-            known = {**known, "total": sum(totals) / len(of_ranks)}
-            state["updates"] = [*state["updates"]]
-            state["updates"][idx] = {**state["updates"][idx], "weights": known}
-    return state
 
 
 def _on_device(weight: float | Tensor, device: torch.device) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
@@ -132,3 +132,35 @@ def check_accumulation(length: int, optimizers: Sequence[Optimizer], where: str)
         rule = "1 if optimizers share parameters, whose gradients would mix while they wait for the update"
         action = "Give every parameter to one optimizer, or pass 1."
         raise ValueError(must_be("accumulate_grad_batches", rule, length, where, action))
+
+
+def mean_window(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the state of the optimization with the mean weights of several ranks, whose gradients are a mean, too.
+
+    Args:
+        of_ranks: The states of each.
+    """
+    # a rank without had no loss in its window so far
+    return _joined(of_ranks, lambda totals: [sum(filter(None, totals)) / len(of_ranks)] if any(totals) else [None])
+
+
+def window_of_all(of_processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the state of the optimization with the weights of all logical ranks.
+
+    Args:
+        of_processes: The states, each with the weights of the ranks that its process plays.
+    """
+    return _joined(of_processes, list)
+
+
+def _joined(
+    states: Sequence[Mapping[str, Any]], join: Callable[[list[float | None]], list[float | None]]
+) -> dict[str, Any]:
+    state = {**states[0]}
+    for idx, update in enumerate(state.get("updates", ())):
+        weights = [one["updates"][idx].get("weights", {}) for one in states]
+        if known := next(filter(None, weights), None):
+            totals = join([total for one in weights for total in one.get("totals", [None])])
+            state["updates"] = [*state["updates"]]
+            state["updates"][idx] = {**update, "weights": {**known, "totals": totals}}
+    return state

@@ -16,6 +16,7 @@ from torch import nn
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.loops.optimization.window import window_of_all
 from camshaft.loops.state.of_ranks import OfRanks
 from camshaft.loops.state.random_state import (
     mixed_seed,
@@ -60,6 +61,12 @@ class LogicalRanks:
     _part: int = attrs.field(default=0, init=False)
     _num_updates: int = attrs.field(default=0, init=False)  # of the part in which steps update by themselves
     _interrupted: tuple[int, dict[str, Any]] | None = attrs.field(default=None, init=False)
+
+    @property
+    def place(self) -> int:
+        """The place among `own` of the rank for which code of users runs now."""
+        assert self.current is not None
+        return self.current - self.own.start
 
     def begin_step(self, stage: str, epoch: int, step: int) -> None:
         """Begin a step of a stage, whose parts follow."""
@@ -186,10 +193,12 @@ class LogicalRanks:
         """
         fit = state["fit"]
         logged = fit["metrics"] and fit["metrics"]["of_ranks"]
-        parts = strategy.all_gather((logged, fit["metric_states"]))
-        fit = {**fit, "metric_states": [one for _, states in parts for one in states]}
+        parts = strategy.all_gather((logged, fit["metric_states"], fit.get("optimization")))
+        fit = {**fit, "metric_states": [one for _, states, _ in parts for one in states]}
         if logged is not None:
-            fit["metrics"] = {**fit["metrics"], "of_ranks": [one for logged, _ in parts for one in logged]}
+            fit["metrics"] = {**fit["metrics"], "of_ranks": [one for logged, *_ in parts for one in logged]}
+        if "optimization" in fit:
+            fit["optimization"] = window_of_all([one for *_, one in parts])
         return {**state, "fit": fit}
 
     def own_part(self, fit: dict[str, Any]) -> dict[str, Any]:
