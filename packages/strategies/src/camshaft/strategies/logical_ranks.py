@@ -250,7 +250,8 @@ class LogicalRanks:
         found = [gradient is not None for gradient in gradients]
         is_used = torch.tensor(found, dtype=torch.int32, device=self.parameters[0].device)
         dist.all_reduce(is_used, dist.ReduceOp.MAX)
-        used = [position for position, one in enumerate(is_used.tolist()) if one]
+        # read where it can tell something alone: the host waits for it
+        used = [position for position, one in enumerate(found if all(found) else is_used.tolist()) if one]
         pairs = [(gradients[position], self.parameters[position]) for position in used]
         sums = [torch.zeros_like(parameter) if gradient is None else gradient for gradient, parameter in pairs]
         group = world()
