@@ -103,6 +103,24 @@ class TestWhichFilesAreThere:
         assert checkpoint.best_model_path == str(tmp_path / "epoch=2-step=3.ckpt")
         assert checkpoint.best_model_score is None
 
+    @settings(max_examples=25, deadline=None)
+    @given(k=st.integers(1, 4), stops=st.lists(st.integers(1, 3), min_size=1, max_size=4), is_fixed=st.booleans())
+    def test_the_newest_k_without_a_monitor_across_resumes(self, k: int, stops: list[int], is_fixed: bool) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            step, state = 0, None
+            for num_epochs in stops:
+                checkpoint = ModelCheckpoint(folder, "kept" if is_fixed else "{step}", save_top_k=k)
+                if state is not None:
+                    checkpoint.load_state_dict(state)
+                trainer = start(Path(folder), checkpoint, global_step=step, current_epoch=step)
+                run_epochs(trainer, [1.0] * num_epochs)
+                step, state = step + num_epochs, load_callback_state(checkpoint.best_model_path, checkpoint)
+            kept = [torch.load(path, weights_only=True)["global_step"] for path in checkpoint.kept_paths]
+            assert kept == list(range(max(step - k, 0) + 1, step + 1))
+            assert files(folder) == {Path(path).name for path in checkpoint.kept_paths}
+            assert checkpoint.best_model_path == checkpoint.kept_paths[-1]
+            assert checkpoint.best_model_score is None and not checkpoint.kth_best_model_path
+
     def test_a_fixed_name_is_used_again_for_a_better_one(self, tmp_path: Path) -> None:
         checkpoint = ModelCheckpoint(tmp_path, "best", "loss")
         run_epochs(start(tmp_path, checkpoint), [3.0, 1.0, 2.0])
@@ -376,7 +394,6 @@ class TestErrors:
         ("arguments", "field"),
         [
             ({"save_top_k": -2}, "save_top_k"),
-            ({"save_top_k": 3}, "save_top_k"),
             ({"mode": "lowest"}, "mode"),
             ({"every_n_epochs": -1}, "every_n_epochs"),
             ({"every_n_train_steps": -1}, "every_n_train_steps"),
@@ -594,6 +611,21 @@ def test_keeps_fewer_when_resumed_with_fewer(tmp_path: Path) -> None:
     trainer.train_batch()
     trainer.end_epoch(loss=0.5)
     assert {path.name for path in tmp_path.iterdir()} == {"step=4.ckpt", "last.ckpt"}
+
+
+def test_the_newest_of_an_earlier_release_is_displaced(tmp_path: Path) -> None:
+    first = ModelCheckpoint(tmp_path)
+    run(tmp_path, first, [1.0])
+    state = first.state_dict()
+    del state["newest_paths"]
+    resumed = ModelCheckpoint(tmp_path, save_top_k=2)
+    resumed.load_state_dict(state)
+    trainer = RecordingTrainer(str(tmp_path), callbacks=[resumed], global_step=1, current_epoch=1)
+    trainer.begin()
+    for _ in range(2):
+        trainer.train_batch()
+        trainer.end_epoch()
+    assert {path.name for path in tmp_path.iterdir()} == {"epoch=1-step=2.ckpt", "epoch=2-step=3.ckpt"}
 
 
 def test_a_save_that_never_came_is_forgotten_at_the_end(tmp_path: Path) -> None:

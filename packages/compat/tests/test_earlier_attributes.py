@@ -637,9 +637,16 @@ def test_a_setting_without_equal_is_refused_with_what_to_use(tmp_path: Path, nam
         setattr(quiet_trainer(tmp_path), name, 1)
 
 
-@pytest.mark.parametrize(("name", "closest"), [("max_epoch", "max_epochs"), ("shold_stop", "should_stop")])
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("max_epoch", r"max_epochs`\?$"),
+        ("shold_stop", r"should_stop`\?$"),
+        ("current_epochs", r"current_epoch`\? It can only be read\.$"),
+    ],
+)
 def test_a_misspelt_setting_is_refused_with_the_closest_name(tmp_path: Path, name: str, closest: str) -> None:
-    with pytest.raises(AttributeError, match=rf"`{name}` must be an attribute of Trainer.*Did you mean `{closest}`\?"):
+    with pytest.raises(AttributeError, match=rf"`{name}` must be an attribute of Trainer.*Did you mean `{closest}"):
         setattr(quiet_trainer(tmp_path), name, 1)
 
 

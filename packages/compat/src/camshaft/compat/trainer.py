@@ -584,10 +584,11 @@ class Trainer(ArgparseArguments, _Trainer):
 
 
 _MISSPELT = 0.8  # how much of two names is the same, as difflib tells it
+_MISSPELT_READABLE = 0.9  # `train_loader` may be the user's own beside our `train_dataloader`
 
 
 def _refuse_misspelt(owner: object, name: str) -> None:
-    """Raise `AttributeError` for a new attribute whose name is nearly that of a setting of a trainer of ours."""
+    """Raise `AttributeError` for a new attribute whose name is nearly that of an attribute of a trainer of ours."""
     kind, attributes = type(owner), vars(owner)
     if name.startswith("_") or name in attributes or hasattr(kind, name) or not kind.__module__.startswith("camshaft."):
         return
@@ -595,12 +596,16 @@ def _refuse_misspelt(owner: object, name: str) -> None:
         return
     import difflib  # for such names alone
 
-    settable = [one for one in dir(kind) if getattr(inspect.getattr_static(kind, one), "fset", None) is not None]
-    public = sorted(one for one in {*settable, *attributes} if not one.startswith("_"))
+    found = {one: inspect.getattr_static(kind, one) for one in dir(kind) if not one.startswith("_")}
+    settable = {one for one, value in found.items() if getattr(value, "fset", None) is not None} | attributes.keys()
+    readable = {one for one, value in found.items() if isinstance(value, property)} - settable
+    public = sorted(one for one in settable if not one.startswith("_"))
     closest = difflib.get_close_matches(name, public, n=1, cutoff=_MISSPELT)
+    closest = closest or difflib.get_close_matches(name, sorted(readable), n=1, cutoff=_MISSPELT_READABLE)
     if closest:
-        where = kind.__qualname__
-        told = f"`{name}` must be an attribute of {where} to be set, but there is none. Did you mean `{closest[0]}`?"
+        where, meant = kind.__qualname__, closest[0]
+        told = f"`{name}` must be an attribute of {where} to be set, but there is none. Did you mean `{meant}`?"
+        told += " It can only be read." if meant in readable else ""
         raise AttributeError(told, name=name, obj=owner)
 
 

@@ -67,12 +67,12 @@ class ModelCheckpoint(Checkpoint):
             it when fit begins, as described above.
         filename: Name without extension, with places such as {epoch}, {step} (both zero-based counts as the trainer
             has them) and {val_loss:.2f}; it may lead to folders in `dirpath`. None is "{epoch}-{step}".
-        monitor: Name of the logged scalar that ranks checkpoints; None keeps the newest.
+        monitor: Name of the logged scalar that ranks checkpoints; None ranks them by age, the newest first.
         verbose: Whether rank 0 prints each decision.
         save_last: Whether every due time also updates "last.ckpt", whatever `save_top_k` keeps. Where the checkpoint
             is kept, it is a second name for the same data and takes no room; "link" makes it a symbolic link. In a
             store it is a copy.
-        save_top_k: How many of the best to keep; -1 all, 0 none. Without a `monitor`: -1, 0 or 1.
+        save_top_k: How many of the best to keep, of the newest without a `monitor`; -1 all, 0 none.
         save_on_exception: Whether an exception in training, `KeyboardInterrupt` too, also saves a checkpoint, named
             by `filename` and never removed; "exception-{epoch}-{step}" if a metric in `filename` is not logged yet.
             "last" moves to it, unless it is written asynchronously. Several processes save nothing then, and warn.
@@ -92,6 +92,8 @@ class ModelCheckpoint(Checkpoint):
             is replaced.
 
     Attributes:
+        kept_paths: Paths of the kept checkpoints, oldest first; without a `monitor` and with `save_top_k=-1` the newest
+            alone.
         best_model_path: Path of the best kept checkpoint, of the newest without a `monitor`; "" if there is none.
         last_model_path: Path of "last"; "" if there is none.
         current_score: Score of the newest kept checkpoint, a scalar on the CPU; None before it.
@@ -183,6 +185,11 @@ class ModelCheckpoint(Checkpoint):
         fields = ["monitor", "mode", "every_n_train_steps", "every_n_epochs", "train_time_interval"]
         fields += [name for name in ("filename", "save_weights_only") if getattr(self, name)]
         return f"{type(self).__qualname__}{ {name: getattr(self, name) for name in fields}!r}"
+
+    @property
+    def kept_paths(self) -> list[str]:
+        """Paths of the kept checkpoints, oldest first; see the class."""
+        return [*self.best_k_models, *self._kept.newest_paths]
 
     @property
     def train_time_interval(self) -> timedelta | None:

@@ -117,13 +117,10 @@ def check_arguments(
     """Check the arguments of a `ModelCheckpoint`.
 
     Raises:
-        InvalidArgumentError: If a number is no int or out of range, two intervals are given at once, `save_top_k` needs
-            a `monitor` that is missing, or the epoch's end is asked for where no epoch is due.
+        InvalidArgumentError: If a number is no int or out of range, two intervals are given at once, or the epoch's end
+            is asked for where no epoch is due.
     """
     check_number(where, "Use -1 for all, 0 for none.", least=-1, is_int=True, save_top_k=save_top_k)
-    if monitor is None and save_top_k > 1:
-        rule, action = "-1, 0 or 1 without a `monitor`", "Pass the metric to rank by."
-        raise InvalidArgumentError("save_top_k", rule, save_top_k, where, action)
     if not (monitor is None or isinstance(monitor, str)):
         raise InvalidArgumentError("monitor", "the name of a logged metric", monitor, where, "Pass a string.")
     check_one_of(where, (True, False, None, "link"), "'link' is a symbolic link.", save_last=save_last)

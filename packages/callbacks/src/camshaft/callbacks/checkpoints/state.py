@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,22 @@ _STATE = ("best_k_models", "best_model_path", "last_model_path", "current_score"
 
 @attrs.define(eq=False)
 class KeptCheckpoints:
-    """The checkpoints that a `ModelCheckpoint` keeps: the k best scores so far, "last", and what follows from them.
+    """The checkpoints that a `ModelCheckpoint` keeps: the k best scores so far, or the newest k, and "last".
 
     Its attributes are those of `ModelCheckpoint`, which documents them. Among equal scores the older is the better. NaN
     counts as the worst score there is, and is kept as an infinity.
 
     Args:
-        save_top_k: How many scores to keep; -1 keeps all.
+        save_top_k: How many to keep; -1 keeps all.
         mode: "min" where lower is better, "max" where higher is.
         best_k_models: Paths with their scores, scalars on the CPU, oldest first; empty without a monitored metric.
+        newest_paths: Paths without a score, oldest first; the newest alone where all are kept.
     """
 
     save_top_k: int
     mode: Mode
     best_k_models: dict[str, Tensor] = attrs.Factory(dict)
+    newest_paths: list[str] = attrs.Factory(list)
     best_model_path: str = ""
     last_model_path: str = ""
     current_score: Tensor | None = None
@@ -62,10 +64,11 @@ class KeptCheckpoints:
         return is_better(float(self._without_nan(score)), float(self.best_k_models[displaced[0]]), self.mode)
 
     def displaced_by(self, score: Tensor | None) -> tuple[str, ...]:
-        """Return the paths that a new checkpoint displaces; without a score that of the newest, if one is kept."""
-        if score is not None:
-            return () if self.save_top_k == -1 else tuple(self.ranking()[max(self.save_top_k - 1, 0) :])
-        return (self.best_model_path,) if self.save_top_k == 1 and self.best_model_path else ()
+        """Return the paths that a new checkpoint displaces; without a score the oldest of those that have none."""
+        if self.save_top_k == -1:
+            return ()
+        ranking = self.newest_paths[::-1] if score is None else self.ranking()
+        return tuple(ranking[max(self.save_top_k - 1, 0) :])
 
     def add(self, path: str, score: Tensor | None, displaced: tuple[str, ...]) -> tuple[str, ...]:
         """Keep a checkpoint.
@@ -78,11 +81,11 @@ class KeptCheckpoints:
         Returns:
             The other paths that are no longer kept.
         """
-        if path in self.best_k_models:
+        if path in self.best_k_models or path in self.newest_paths:
             displaced = (path,)
-        for one in displaced:
-            self.best_k_models.pop(one, None)
+        self._drop(displaced)
         if score is None:
+            self.newest_paths = [path] if self.save_top_k == -1 else [*self.newest_paths, path]
             self.best_model_path = path
         else:
             self.best_k_models[path] = self.current_score = self._without_nan(score)
@@ -93,18 +96,20 @@ class KeptCheckpoints:
     def state_dict(self) -> dict[str, Any]:
         """Return the paths and scores."""
         state = {name: getattr(self, name) for name in (*_STATE, *_DERIVED)}
-        return {**state, "best_k_models": dict(self.best_k_models)}
+        return {**state, "best_k_models": dict(self.best_k_models), "newest_paths": list(self.newest_paths)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore paths and scores, whether the files exist or not."""
         for name in _STATE:
             setattr(self, name, state_dict[name])
         self.best_k_models = dict(self.best_k_models)
+        newest = [self.best_model_path] if self.best_model_path and not self.best_k_models else []
+        self.newest_paths = list(state_dict.get("newest_paths", newest))  # which 0.1.0 does not save
         self._update_scores()
 
     def missing_files(self, expected: list[str]) -> list[str]:
         """Return the kept paths at which nothing exists, with a warning; those that are expected are left out."""
-        known = dict.fromkeys([*self.best_k_models, self.best_model_path, self.last_model_path])
+        known = dict.fromkeys([*self.best_k_models, *self.newest_paths, self.best_model_path, self.last_model_path])
         missing = [path for path in known if path and path not in expected and not _is_there(path)]
         if missing:
             warn_user(
@@ -114,13 +119,17 @@ class KeptCheckpoints:
 
     def forget(self, paths: list[str]) -> None:
         """Keep some checkpoints no longer."""
-        for path in paths:
-            self.best_k_models.pop(path, None)
+        self._drop(paths)
         if self.best_model_path in paths:
-            self.best_model_path = next(iter(self.ranking()), "")
+            self.best_model_path = next(iter(self.ranking() or self.newest_paths[::-1]), "")
         if self.last_model_path in paths:
             self.last_model_path = ""
         self._update_scores()
+
+    def _drop(self, paths: Sequence[str]) -> None:
+        self.newest_paths = [path for path in self.newest_paths if path not in paths]
+        for path in paths:
+            self.best_k_models.pop(path, None)
 
     def _without_nan(self, score: Tensor) -> Tensor:
         return torch.full_like(score, worst_score(self.mode)) if math.isnan(float(score)) else score

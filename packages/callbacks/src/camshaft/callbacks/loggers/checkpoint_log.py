@@ -82,7 +82,7 @@ class CheckpointLogger(Logger):
     def _log_kept(self) -> None:
         """Log the kept checkpoints that are not logged yet, oldest first of each callback."""
         for callback in self._callbacks:
-            self._log_new(callback, [*callback.best_k_models, callback.best_model_path, callback.last_model_path])
+            self._log_new(callback, [*callback.kept_paths, callback.best_model_path, callback.last_model_path])
 
     def _log_new(self, callback: ModelCheckpoint, paths: list[str]) -> None:
         found: dict[str, tuple[int, ...]] = {}

@@ -53,7 +53,7 @@ def restore_receivers(run: Run, checkpoint: dict[str, Any]) -> None:
 def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     """Restore the weights. Collective.
 
-    A module with `strict_loading = False` keeps what the checkpoint lacks, with a warning that names it.
+    A module with `strict_loading = False` keeps what the checkpoint lacks, with a warning that counts it.
 
     Raises:
         ValueError: If there are no weights in the checkpoint.
@@ -78,10 +78,9 @@ def warn_of_other_names(module: nn.Module, weights: Mapping[str, Any]) -> None:
     own = module.state_dict().keys()
     for names, place in ((own - weights.keys(), "module"), (weights.keys() - own, "checkpoint")):
         if names:
-            warn_user(
-                f"Only the {place} has these weights, which stay as they are: {', '.join(sorted(names))}. Load "
-                "strictly to refuse this."
-            )
+            shown = ", ".join([*sorted(names)[:3], *(["..."] if len(names) > 3 else [])])
+            counted = f"{len(names)} weight{'s' if len(names) > 1 else ''}"
+            warn_user(f"Only the {place} has {counted}, left as they are: {shown}. Load strictly to refuse this.")
 
 
 def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
