@@ -25,10 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / ".ci"))
 
 from distributions import (
     CONSTRAINTS,
+    ENVIRONMENT_WITH_TORCH,
     PACKAGES,
     PYTEST_NO_TESTS,
     ROOT,
     STORE_LIBRARIES,
+    TORCH_VARIABLE,
     Package,
     extras_of_all,
     in_dependency_order,
@@ -38,6 +40,7 @@ from distributions import (
     pytest,
     quick_jobs,
     run_jobs,
+    share_torch,
     with_tests,
 )
 from gate import Job
@@ -233,6 +236,7 @@ def build(session: nox.Session) -> None:
     wheels = sorted(str(path) for path in directory.glob("*.whl"))
     clean = directory / "clean"
     session.run("python", "-m", "venv", str(clean))
+    share_torch(clean)
     python = str(clean / "bin" / "python")
     options = ["--quiet", "--no-compile", "-c", str(CONSTRAINTS)]
     session.run(python, "-m", "pip", "install", *options, *wheels, external=True)
@@ -248,6 +252,7 @@ def tests(session: nox.Session) -> None:
     Arguments after `--` reach the pytest of each package.
     """
     install(session, PACKAGES.values(), "ruff", "import-linter", "nox", extras=["test"])
+    session.run("python", "-c", "import torch._dynamo, torch.distributed")  # compiles it once rather than in each job
     python, environment = str(Path(session.bin) / "python"), job_environment(session)
     sources = os.pathsep.join(str(package.path / "src") for package in PACKAGES.values())
     checks = [
@@ -279,7 +284,8 @@ def without_compat(session: nox.Session) -> None:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
     sessions = ["imports", "demo", "oldest"]
-    session.run(sys.executable, "-m", "nox", "-f", str(copy / "noxfile.py"), "-s", *sessions, external=True)
+    command = [sys.executable, "-m", "nox", "-f", str(copy / "noxfile.py"), "-s", *sessions]
+    session.run(*command, external=True, env={TORCH_VARIABLE: str(ENVIRONMENT_WITH_TORCH)})
 
 
 if (ROOT / "packages" / "compat").exists():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import nox
@@ -22,6 +24,10 @@ QUICK = "not processes"
 # Where quick tests run again, with other versions around them, a part of them shows the same.
 QUICK_AGAIN = f"{QUICK} and not exhaustive"
 FEWER_EXAMPLES = "--examples-factor=0.1"
+# The environment whose torch others share; that of the tree itself in sessions of a copy, which are told.
+TORCH_VARIABLE = "CAMSHAFT_TORCH_OF"
+ENVIRONMENT_WITH_TORCH = Path(os.environ.get(TORCH_VARIABLE) or ROOT / ".nox" / "tests")
+OF_TORCH = ("mpmath", "sympy", "torch")
 STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
 
 
@@ -128,7 +134,9 @@ def install(
     """
     isolate(session)
     chosen = {package.distribution: package for package in packages}
-    siblings, _ = closure(chosen.values(), extras)
+    siblings, third_party = closure(chosen.values(), extras)
+    if any(requirement.name == "torch" for requirement in third_party):
+        share_torch(Path(session.bin).parent)
     wheels = built or {}
     editables: list[str] = []
     for package in siblings:
@@ -140,6 +148,42 @@ def install(
     # Python compiles what it imports; that is a fraction of what pip would compile.
     options = ["--no-build-isolation", "--no-compile", "-c", str(constraints)]
     session.install(*options, *editables, *map(str, wheels.values()), *others)
+
+
+def share_torch(environment: Path, source: Path = ENVIRONMENT_WITH_TORCH) -> None:
+    """Give an environment that lacks torch what another has of it, if it has the same Python, as hard links.
+
+    Python's compiled modules come along: to unpack torch and to compile it takes 20 processor seconds. pip finds it
+    installed, and replaces it where constraints ask for another version.
+    """
+    for packages in source.glob("lib/python*/site-packages"):
+        target = environment / packages.relative_to(source)
+        if not target.is_dir() or any(target.glob("torch-*.dist-info")):
+            continue
+        for distribution in (
+            found for name in OF_TORCH for found in metadata.distributions(name=name, path=[str(packages)])
+        ):
+            files = distribution.files or []
+            for file in (file for file in files if file.parts[0] == ".."):  # scripts, which name their Python
+                copied = (target / file).resolve()
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(packages / file, copied)
+                text = copied.read_bytes()
+                copied.write_bytes(text.replace(os.fsencode(source / "bin"), os.fsencode(environment / "bin")))
+            folders = {file.parts[0] for file in files} - {".."}
+            for folder in sorted(folders, key=lambda name: name.endswith(".dist-info")):  # which says that all is there
+                if (packages / folder).is_dir():
+                    shutil.copytree(packages / folder, target / folder, copy_function=link, dirs_exist_ok=True)
+                else:
+                    link(packages / folder, target / folder)
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """Make a hard link, or a copy on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def uninstall_all(session: nox.Session, *others: str) -> None:

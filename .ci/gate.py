@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -50,6 +51,7 @@ class Outcome:
     job: str
     result: str
     seconds: float
+    processor_seconds: float  # of all its processes that were waited for
     log: Path
 
     @property
@@ -107,17 +109,22 @@ class Gate:
                 start_new_session=True,
             )
             self._running.add(process.pid)
+            has_expired = threading.Event()
+            timer = threading.Timer(self._timeout_seconds, lambda: (has_expired.set(), stop_group(process.pid)))
+            timer.start()
             try:
-                result = "passed" if process.wait(self._timeout_seconds) in job.success_codes else "failed"
-            except subprocess.TimeoutExpired:
-                stop_group(process.pid)
-                process.wait()
-                result = "timed out"
+                _, status, usage = os.wait4(process.pid, 0)
             finally:
+                timer.cancel()
                 self._running.discard(process.pid)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        result = "passed" if process.returncode in job.success_codes else "failed"
+        if has_expired.is_set():
+            result = "timed out"
         if result == "passed" and was_skipped(job.report):
             result = "skipped"
-        return Outcome(job.name, result, time.monotonic() - started, log)
+        seconds = time.monotonic() - started
+        return Outcome(job.name, result, seconds, usage.ru_utime + usage.ru_stime, log)
 
 
 def was_skipped(report: Path | None) -> bool:
@@ -140,7 +147,7 @@ def print_outcome(outcome: Outcome) -> None:
 
 def print_table(outcomes: Sequence[Outcome]) -> None:
     width = max(len("job"), *(len(outcome.job) for outcome in outcomes))
-    print(f"\n{'job':{width}}  {'result':9}  seconds")
+    print(f"\n{'job':{width}}  {'result':9}  seconds  of processors")
     for outcome in outcomes:
-        print(f"{outcome.job:{width}}  {outcome.result:9}  {outcome.seconds:7.0f}")
+        print(f"{outcome.job:{width}}  {outcome.result:9}  {outcome.seconds:7.0f}  {outcome.processor_seconds:13.0f}")
     sys.stdout.flush()

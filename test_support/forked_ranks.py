@@ -11,6 +11,7 @@ the others are. If one fails, the others have some seconds to end by themselves;
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -54,9 +55,16 @@ def wait_for(processes: set[int]) -> int:
     return exit_code
 
 
+def wait_for_ended(*_: object) -> None:
+    """Wait for supervisors that have ended, so that their processor time counts; how they end they tell themselves."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def next_request(server: socket.socket) -> list[int]:
     """Return the descriptors of a request, in a process that was forked for it; none in this one, at its end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors themselves tell how they end
+    signal.signal(signal.SIGCHLD, wait_for_ended)
     while True:
         message, descriptors, _, _ = socket.recv_fds(server, 16, 3)
         if not message:

@@ -6,6 +6,7 @@ simulated device, which they get so.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -264,7 +265,15 @@ def _forking_process(*folder_and_imports: str) -> tuple[socket.socket, subproces
     command = [sys.executable, str(_FORKED_RANKS), str(theirs.fileno()), *folder_and_imports]
     with theirs:
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()]}
-        return ours, subprocess.Popen(command, env=clean_environment(), **options)
+        process = subprocess.Popen(command, env=clean_environment(), **options)
+    atexit.register(_end_forking_process, ours, process)
+    return ours, process
+
+
+def _end_forking_process(server: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    """Wait for it, since only then its processor time, and that of all ranks, counts for this process."""
+    server.close()
+    process.wait()
 
 
 def _start(command: list[str], environment: dict[str, str], output: int) -> subprocess.Popen[bytes]:

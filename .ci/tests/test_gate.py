@@ -34,6 +34,19 @@ def test_outcomes_come_in_the_order_of_the_jobs_with_what_each_printed(
     assert [line.split()[:2] for line in printed.splitlines()[-2:]] == [["slow", "passed"], ["wrong", "failed"]]
 
 
+def test_the_table_says_how_long_the_processes_of_a_job_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy = "import os\nwhile sum(os.times()[:2]) < 1.5: pass"
+    starts = f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {busy!r}])"
+    print_table(
+        Gate(tmp_path, tmp_path / "logs").run([python("busy", starts), python("idle", "import time; time.sleep(1)")])
+    )
+    table = [line.split() for line in capsys.readouterr().out.splitlines()[-3:]]
+    assert table[0] == ["job", "result", "seconds", "of", "processors"]
+    assert [(row[0], int(row[3]) > 0) for row in table[1:]] == [("busy", True), ("idle", False)]
+
+
 def test_a_job_may_succeed_with_another_status_than_0(tmp_path: Path) -> None:
     job = Job("no tests", (sys.executable, "-c", "raise SystemExit(5)"), success_codes=(0, 5))
     assert [outcome.result for outcome in Gate(tmp_path, tmp_path / "logs").run([job])] == ["passed"]

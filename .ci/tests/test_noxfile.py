@@ -96,6 +96,31 @@ def test_an_interpreter_is_found_by_what_it_says_of_itself(tmp_path: Path, monke
     assert occasional_sessions.find_interpreter("3.77") == str(installed)
 
 
+def test_an_environment_gets_the_torch_of_another_with_what_is_compiled(tmp_path: Path) -> None:
+    source, target = (tmp_path / name / "lib" / "python3.11" / "site-packages" for name in ("source", "target"))
+    script = f"#!{tmp_path}/source/bin/python\n"
+    for path, text in {
+        "torch/__init__.py": "",
+        "torch/__pycache__/__init__.pyc": "compiled",
+        "torch-2.0.dist-info/METADATA": "Name: torch\nVersion: 2.0\n",
+        "torch-2.0.dist-info/RECORD": "torch/__init__.py,,\n../../../bin/torchrun,,\ntorch-2.0.dist-info/RECORD,,\n",
+        "../../../bin/torchrun": script,
+        "other/__init__.py": "",
+    }.items():
+        (source / path).resolve().parent.mkdir(parents=True, exist_ok=True)
+        (source / path).resolve().write_text(text)
+    target.mkdir(parents=True)
+    distributions.share_torch(tmp_path / "target", tmp_path / "source")
+    assert {path.name for path in target.iterdir()} == {"torch", "torch-2.0.dist-info"}
+    compiled = target / "torch/__pycache__/__init__.pyc"
+    assert compiled.samefile(source / compiled.relative_to(target))
+    assert (tmp_path / "target/bin/torchrun").read_text() == script.replace("source", "target")
+    (target / "torch-2.0.dist-info").rename(target / "torch-3.0.dist-info")
+    compiled.unlink()
+    distributions.share_torch(tmp_path / "target", tmp_path / "source")
+    assert not compiled.exists(), "what has a torch keeps it"
+
+
 def test_every_package_of_this_tree_with_tests_has_a_session() -> None:
     folders = {one.folder for one in distributions.with_tests()}
     assert folders >= {"hooks-core", "loops", "strategies", "callbacks", "trainer", "forensics"}

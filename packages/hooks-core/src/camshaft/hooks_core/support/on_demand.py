@@ -42,15 +42,16 @@ def collection_paused() -> Iterator[None]:
 
     Modules make many objects and hardly any garbage. The collections that their number triggers look at all objects of
     torch as well, which takes longer (about 100 ms) than the imports themselves. What somebody has frozen stays so, and
-    then nothing is moved: Python 3.12 freezes objects of its own.
+    then nothing is moved: Python 3.12 freezes objects of its own. Imports within others leave it to the outermost one:
+    to ask how much is frozen takes as long as to walk over it.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
-            gc.freeze()  # with the next line: move all objects to the oldest generation, which looks at none of them
-            gc.unfreeze()
         if was_enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()  # with the next line: move all objects to the oldest generation, which looks at none of them
+                gc.unfreeze()
             gc.enable()
