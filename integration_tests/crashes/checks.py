@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,12 @@ def record(name: str, scene: Scene, folder: Path) -> Recorded:
     return Recorded(scene, name, root, operations, orders, results_of(scene, root, weights))
 
 
-def on_ranks(scene: Scene, name: str, root: str, verb: str, *arguments: str | Path) -> str:
+def on_ranks(
+    scene: Scene, name: str, root: str, verb: str, *arguments: str | Path, imports: Sequence[str] = WARM
+) -> str:
     """Run crash_ranks.py on the ranks of a scene, and return the digest of the weights that it ends with."""
     args = [name, root, verb, *arguments]
-    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=WARM).succeeded().reports
+    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=imports).succeeded().reports
     return str(reports[0][0])
 
 
