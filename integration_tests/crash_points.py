@@ -44,7 +44,7 @@ def at_operations(name: str, folder: Path) -> tuple[Counts, dict[str, list[str]]
     """Cut a scene off after every operation on its files. Return counts, and faults by where."""
     run = record(name, SCENES[name], folder)
     num_points, num_folders, faults = explore(run)
-    num_resumes, of_resumes = faults_of_resumes(run, MOST_RESUMES[run.scene.num_ranks])
+    num_resumes, of_resumes = faults_of_resumes(run, num_points, MOST_RESUMES[run.scene.num_ranks])
     return (num_points, num_folders, num_resumes), faults | of_resumes
 
 

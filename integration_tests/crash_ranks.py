@@ -4,11 +4,12 @@ crash_ranks.py SCENE ROOT record LOG     notes its operations on files
 crash_ranks.py SCENE ROOT resume         goes on from what is there, to the end
 crash_ranks.py SCENE ROOT count          notes its collectives
 crash_ranks.py SCENE ROOT end RANK NUMBER before|after
-                                         as "count"; this rank kills itself at its collective of this number
+                                         this rank kills itself at its collective of this number
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -26,10 +27,16 @@ def main(name: str, root: str, verb: str, *arguments: str) -> None:
             report(train(scene, root, resume=False, mark=recorder.mark))
     elif verb == "resume":
         report(train(scene, root, resume=True))
+    elif verb == "count":
+        imported = set(sys.modules)
+        with Collectives() as collectives:
+            weights = train(scene, root, resume=False)
+        report(weights, collectives.phases, sorted(set(sys.modules) - imported))
     else:
-        is_ending = verb == "end" and os.environ["RANK"] == arguments[0]
-        with Collectives(int(arguments[1]), arguments[2]) if is_ending else Collectives() as collectives:
-            report(train(scene, root, resume=False), collectives.phases)
+        rank, number, side = arguments
+        is_ending = os.environ["RANK"] == rank
+        with Collectives((int(number), side)) if is_ending else contextlib.nullcontext():
+            report(train(scene, root, resume=False))
 
 
 if __name__ == "__main__":

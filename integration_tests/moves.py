@@ -53,7 +53,7 @@ MOMENTS = ("start", "update", "end")
 def run(folder: Path, num_processes: int, arguments: list[str], kill_at: tuple[int, str] | None = None) -> Any:
     """Return what a run gave; None of one that was killed."""
     kill = [] if kill_at is None else ["--kill-at", *map(str, kill_at)]
-    outcome = run_ranks(SCRIPT, num_processes, args=[folder, *arguments, *kill])
+    outcome = run_ranks(SCRIPT, num_processes, args=[folder, *arguments, *kill], imports=[SCRIPT.stem])
     if kill_at is not None and any(outcome.exit_codes):
         return None
     return outcome.succeeded().reports[0][0]

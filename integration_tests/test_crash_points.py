@@ -26,7 +26,7 @@ def test_no_crash_loses_a_durable_checkpoint(name: str, tmp_path: Path) -> None:
     num_points, num_folders, faults = explore(run)
     assert not faults
     assert num_points > 150 and num_folders > 150
-    assert faults_of_resumes(run, most=10)[1] == {}
+    assert faults_of_resumes(run, num_points, most=10)[1] == {}
 
 
 def test_no_crash_loses_a_durable_checkpoint_on_s3(server: None, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_no_crash_loses_a_durable_checkpoint_on_s3(server: None, tmp_path: Path)
     num_points, _, faults = explore(run)
     assert not faults
     assert num_points > 20
-    assert faults_of_resumes(run, most=5)[1] == {}
+    assert faults_of_resumes(run, num_points, most=5)[1] == {}
 
 
 def test_a_run_that_lost_a_rank_at_a_collective_ends_and_goes_on(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,12 @@ def record(name: str, scene: Scene, folder: Path) -> Recorded:
     return Recorded(scene, name, root, operations, orders, results_of(scene, root, weights))
 
 
-def on_ranks(scene: Scene, name: str, root: str, verb: str, *arguments: str | Path) -> str:
+def on_ranks(
+    scene: Scene, name: str, root: str, verb: str, *arguments: str | Path, imports: Sequence[str] = WARM
+) -> str:
     """Run crash_ranks.py on the ranks of a scene, and return the digest of the weights that it ends with."""
     args = [name, root, verb, *arguments]
-    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=WARM).succeeded().reports
+    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=imports).succeeded().reports
     return str(reports[0][0])
 
 
@@ -266,13 +269,12 @@ def explore(run: Recorded) -> tuple[int, int, dict[str, list[str]]]:
     return num_points, len(seen), faults
 
 
-def faults_of_resumes(run: Recorded, most: int) -> tuple[int, dict[str, list[str]]]:
-    """Resume for real from so many points, spread over a run. Return their number, and faults by where."""
-    states = list(points(run))
-    sample = states[:: max(1, len(states) // most)]
-    checker = Checker(run)
+def faults_of_resumes(run: Recorded, num_points: int, most: int) -> tuple[int, dict[str, list[str]]]:
+    """Resume for real from so many of its points, spread over a run. Return their number, and faults by where."""
+    checker, num_resumes = Checker(run), 0
     faults: dict[str, list[str]] = {}
-    for kind, number, state in sample:
+    for kind, number, state in islice(points(run), 0, None, max(1, num_points // most)):
+        num_resumes += 1
         for fault in checker.faults_of_resume(state):
             faults.setdefault(fault, []).append(f"{kind} after operation {number}")
-    return len(sample), faults
+    return num_resumes, faults

@@ -58,12 +58,14 @@ class Counted:
 
     Attributes:
         phases: By rank: of each of its collectives the phase of the run.
+        imported: The modules that it imported, so that later runs find them imported.
         results: What the run left at its end.
     """
 
     name: str
     scene: Scene
     phases: list[list[str]]
+    imported: tuple[str, ...]
     results: Results
 
     def ends(self) -> Iterator[End]:
@@ -86,10 +88,10 @@ class Counted:
 class Collectives(TorchDispatchMode):
     """Notes in which phase of the run each collective of this process is, and ends the process at one of them."""
 
-    def __init__(self, number: int = -1, side: Side = "before") -> None:
+    def __init__(self, end: tuple[int, Side] | None = None) -> None:
         super().__init__()
         self.phases: list[str] = []
-        self._end = number, side
+        self._end = end
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:
@@ -98,7 +100,7 @@ class Collectives(TorchDispatchMode):
         if not is_collective:
             return func(*args, **(kwargs or {}))
         number = len(self.phases)
-        self.phases.append(phase())
+        self.phases.append("" if self._end else phase())
         if self._end == (number, "before"):
             os.kill(os.getpid(), signal.SIGKILL)
         result = func(*args, **(kwargs or {}))
@@ -123,9 +125,9 @@ def count(name: str, scene: Scene, folder: Path) -> Counted:
     """Run a scene, and count the collectives of each rank."""
     root = str(folder / "whole")
     outcome = run_ranks(RANKS, scene.num_ranks, args=[name, root, "count"], imports=WARM).succeeded()
-    ((weights, _),) = outcome.reports[0]
-    phases = [of_rank for ((_, of_rank),) in outcome.reports]
-    return Counted(name, scene, phases, results_of(scene, root, weights))
+    ((weights, _, imported),) = outcome.reports[0]
+    phases = [of_rank for ((_, of_rank, _),) in outcome.reports]
+    return Counted(name, scene, phases, (*WARM, *imported), results_of(scene, root, weights))
 
 
 class Ends:
@@ -164,7 +166,7 @@ class Ends:
         run, scene = self._run, self._run.scene
         args = [run.name, str(root), "end", str(end.rank), str(end.number), end.side]
         for _ in range(2):  # another program may have taken the port of the first try
-            outcome = run_ranks(RANKS, scene.num_ranks, args=args, imports=WARM)
+            outcome = run_ranks(RANKS, scene.num_ranks, args=args, imports=run.imported)
             if outcome.exit_code == -signal.SIGKILL:
                 break
             shutil.rmtree(root, ignore_errors=True)
@@ -173,7 +175,7 @@ class Ends:
         found = []
         if not any(outcome.reports) and f"rank {end.rank} failed" not in outcome.output.lower():
             found.append(f"the other rank does not say that rank {end.rank} failed")
-        for ((weights, _),) in filter(None, outcome.reports):
+        for (weights,) in filter(None, outcome.reports):
             # after the last collectives that it waits for, the other rank comes to its end
             found += [] if weights == run.results.weights else ["the other rank ends with other weights"]
         if outcome.seconds > SECONDS_TO_START + scene.timeout_seconds:
@@ -182,7 +184,7 @@ class Ends:
         if key not in self._seen:
             self._seen.add(key)
             self.num_folders += 1
-            weights = on_ranks(scene, run.name, str(root), "resume")
+            weights = on_ranks(scene, run.name, str(root), "resume", imports=run.imported)
             found += differences(results_of(scene, str(root), weights), run.results)
         shutil.rmtree(root, ignore_errors=True)  # before the first file there is none
         return found

@@ -45,6 +45,7 @@ class Node:
     changes: list[tuple[int, Operation]] = field(default_factory=list)  # of a file's data
     synced: int = -1  # index of the latest flush
     times: list[tuple[int, int]] = field(default_factory=list)  # index of a change, and when
+    contents: dict[tuple[Fate, int, int], bytes] = field(default_factory=dict)  # that were computed
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,9 @@ class Disk:
             elif node.kind == "link":
                 state[below] = Entry("link", node.target, 0, id(node))
             else:
-                content = content_of(node, fates.get(id(node), "all"))
+                fate = fates.get(id(node), "all")
+                key = fate, node.synced, len(node.changes)
+                content = node.contents.get(key) or node.contents.setdefault(key, content_of(node, fate))
                 when = max([one.time_ns for _, one in node.changes] or [0])
                 state[below] = Entry("file", content, node.times[-1][1] if node.times else when, id(node))
 

@@ -44,7 +44,7 @@ def test_every_sample_of_an_epoch_is_seen_once_in_its_order_whatever_the_process
         folder = Path(name)
         for num_ranks, killed_after in [*killed, (last, 0)]:
             options = map(str, (killed_after, num_workers, accumulate))
-            outcome = run_ranks(SCENES, num_ranks, args=[folder, *options])
+            outcome = run_ranks(SCENES, num_ranks, args=[folder, *options], imports=[SCENES.stem])
             assert bool(outcome.exit_code) == bool(killed_after) and "Traceback" not in outcome.output, outcome.output
 
         epochs = exactly_once(folder)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.new_feature("trainer", "strateg
 
 
 def run(folder: Path, num_processes: int, *arguments: Any) -> Any:
-    outcome = run_ranks(SCRIPT, num_processes, args=[folder, *map(str, arguments)])
+    outcome = run_ranks(SCRIPT, num_processes, args=[folder, *map(str, arguments)], imports=[SCRIPT.stem])
     return outcome.failed() if "--kill-at" in arguments else outcome.succeeded().reports[0][0]
 
 
@@ -38,6 +38,13 @@ def test_weights_values_and_ledger_are_equal_on_any_processes_and_after_moves(
     run(moved, 2, *case, "--kill-at", 1, "end")
     run(moved, 4, *case, "--kill-at", 4, "update", "--workers", 1)
     assert run(moved, 1, *case) == whole(*case)
+
+
+def test_sharded_runs_of_several_optimizers_that_accumulate_move_too(whole: Any, tmp_path: Path) -> None:
+    case = "--model", "adversarial", "--clip", 0.1
+    run(tmp_path, 4, *case, "--strategy", "fsdp", "--kill-at", 2, "update")
+    run(tmp_path, 2, *case, "--kill-at", 3, "end")
+    assert run(tmp_path, 2, *case, "--strategy", "fsdp") == whole(*case)
 
 
 def test_sharded_runs_are_equal_too_and_move_between_strategies(whole: Any, tmp_path: Path) -> None:

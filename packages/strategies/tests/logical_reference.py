@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -133,6 +134,7 @@ CASES = {
     "zeroed gradients": Case(ConvNet, accumulate=2, zeros=True),
     "bucket views": Case(ConvNet, accumulate=2, zeros=True, arguments={"gradient_as_bucket_view": True}),
     "a layer that is entered twice": Case(Twice, accumulate=2, clip=0.01),
+    "fused updates": Case(Twice, partial(torch.optim.AdamW, fused=True), accumulate=2),
     "branches": Case(Branches, torch.optim.SGD, arguments={"find_unused_parameters": True}),
     "branches, accumulating": Case(Branches, accumulate=3, arguments={"find_unused_parameters": True}),
 }

@@ -26,7 +26,7 @@ RESUMED = ["transformer, accumulating and clipping", "batch normalisation, accum
 SHARDED: dict[str, dict[str, Any]] = {
     name: {"policy": lambda module: False} if "branches" in name else {}
     for name in CASES
-    if name not in ("transformer in bf16-true", "bucket views")
+    if name not in ("transformer in bf16-true", "bucket views", "fused updates")
 }
 # torch casts whole blocks, where autocast casts inputs of operations
 OF_ITS_OWN = ["transformer in 16-mixed"]
