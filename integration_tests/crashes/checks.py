@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -167,10 +168,10 @@ class Checker:
                 checkpoint = read_checkpoint(path)
                 self._known[key] = checkpoint, digest(checkpoint)
             except (CheckpointError, OSError) as error:
-                self._known[key] = error
+                self._known[key] = copy.copy(error)  # without the frames, and what these hold
         known = self._known[key]
         if isinstance(known, OSError | CheckpointError):
-            raise known.with_traceback(None)
+            raise copy.copy(known)
         return known
 
     def _content_at(self, path: str) -> Any:
