@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,12 @@ from crashes.scenes import Scene, digest, make_trainer, train
 JOB = {"TORCHELASTIC_RUN_ID": "crashes"}
 """The name of the job, in all processes."""
 RANKS = Path(__file__).parents[1] / "crash_ranks.py"
-WARM = ("crashes.scenes", "crashes.recorder", "crashes.collectives")
-"""What is imported before ranks are forked."""
+WARM = (
+    *("crashes.scenes", "crashes.recorder", "crashes.collectives"),
+    *("camshaft.callbacks.progress.model_summary", "camshaft.callbacks.progress.progress_bar"),
+    *("camshaft.strategies.checkpoints.sharded", "torchdata.stateful_dataloader"),
+)
+"""What is imported before ranks are forked: all that they import by themselves as they train."""
 
 
 @attrs.frozen
@@ -87,12 +91,10 @@ def record(name: str, scene: Scene, folder: Path) -> Recorded:
     return Recorded(scene, name, root, operations, orders, results_of(scene, root, weights))
 
 
-def on_ranks(
-    scene: Scene, name: str, root: str, verb: str, *arguments: str | Path, imports: Sequence[str] = WARM
-) -> str:
+def on_ranks(scene: Scene, name: str, root: str, verb: str, *arguments: str | Path) -> str:
     """Run crash_ranks.py on the ranks of a scene, and return the digest of the weights that it ends with."""
     args = [name, root, verb, *arguments]
-    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=imports).succeeded().reports
+    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=WARM).succeeded().reports
     return str(reports[0][0])
 
 
