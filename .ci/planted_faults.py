@@ -41,7 +41,8 @@ QUICK = "not processes"
 class Fault:
     """A mistake to plant: `old`, which is in `file` exactly once, becomes `new`, and `tests` have to fail.
 
-    Each of `tests` is a test file, with a `-k` expression behind it if not all of its tests are to run.
+    Each of `tests` is a test file, with a `-k` expression behind it if not all of its tests are to run, and with `-m
+    processes` if they start processes, which are left out otherwise.
     """
 
     name: str
@@ -167,7 +168,7 @@ class Copy:
 
     def failing_without_fault(self, tests: Sequence[str]) -> list[str]:
         """Return those of `tests`, by their pytest names, that fail in the tree as it is."""
-        failed, reason = self._failing([*tests, "--maxfail=1000"])
+        failed, reason = self._failing([*tests, "--maxfail=1000", "-m", ""])
         return list(tests) if reason and not failed else failed
 
     def _write(self, file: str, text: str) -> None:

@@ -28,10 +28,8 @@ def main(name: str, root: str, verb: str, *arguments: str) -> None:
     elif verb == "resume":
         report(train(scene, root, resume=True))
     elif verb == "count":
-        imported = set(sys.modules)
         with Collectives() as collectives:
-            weights = train(scene, root, resume=False)
-        report(weights, collectives.phases, sorted(set(sys.modules) - imported))
+            report(train(scene, root, resume=False), collectives.phases)
     else:
         rank, number, side = arguments
         is_ending = os.environ["RANK"] == rank

@@ -77,9 +77,12 @@ def test_faults_of_a_package_that_the_tree_is_without_are_left_out(tree: Path) -
     assert planted_faults.in_tree([here, elsewhere], tree) == [here]
 
 
-def test_a_fault_that_fails_a_test_is_noticed_and_taken_out_again(tree: Path) -> None:
+@pytest.mark.parametrize("mark", ["", "processes"])
+def test_a_fault_that_fails_a_test_is_noticed_and_taken_out_again(tree: Path, mark: str) -> None:
+    if mark:
+        (tree / TESTS).write_text(f"import pytest\n\npytestmark = pytest.mark.{mark}\n{(tree / TESTS).read_text()}")
     copy = Copy(tree, tree.parent / "copy")
-    outcome = copy.try_fault(fault("number * 2", "number * 3"))
+    outcome = copy.try_fault(fault("number * 2", "number * 3", f"{TESTS} -m '{mark}'"))
     assert outcome.failed == (f"{TESTS}::test_doubled",)
     assert copy.failing_without_fault(outcome.failed) == []
     assert (copy.folder / MODULE).read_text() == (tree / MODULE).read_text()

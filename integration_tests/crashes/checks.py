@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,12 @@ from crashes.scenes import Scene, digest, make_trainer, train
 JOB = {"TORCHELASTIC_RUN_ID": "crashes"}
 """The name of the job, in all processes."""
 RANKS = Path(__file__).parents[1] / "crash_ranks.py"
-WARM = ("crashes.scenes", "crashes.recorder", "crashes.collectives")
-"""What is imported before ranks are forked."""
+WARM = (
+    *("crashes.scenes", "crashes.recorder", "crashes.collectives"),
+    *("camshaft.callbacks.progress.model_summary", "camshaft.callbacks.progress.progress_bar"),
+    *("camshaft.strategies.checkpoints.sharded", "torchdata.stateful_dataloader"),
+)
+"""What is imported before ranks are forked: all that they import by themselves as they train."""
 
 
 @attrs.frozen
@@ -86,12 +91,10 @@ def record(name: str, scene: Scene, folder: Path) -> Recorded:
     return Recorded(scene, name, root, operations, orders, results_of(scene, root, weights))
 
 
-def on_ranks(
-    scene: Scene, name: str, root: str, verb: str, *arguments: str | Path, imports: Sequence[str] = WARM
-) -> str:
+def on_ranks(scene: Scene, name: str, root: str, verb: str, *arguments: str | Path) -> str:
     """Run crash_ranks.py on the ranks of a scene, and return the digest of the weights that it ends with."""
     args = [name, root, verb, *arguments]
-    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=imports).succeeded().reports
+    reports = run_ranks(RANKS, scene.num_ranks, args=args, env=JOB, imports=WARM).succeeded().reports
     return str(reports[0][0])
 
 
@@ -167,10 +170,10 @@ class Checker:
                 checkpoint = read_checkpoint(path)
                 self._known[key] = checkpoint, digest(checkpoint)
             except (CheckpointError, OSError) as error:
-                self._known[key] = error
+                self._known[key] = copy.copy(error)  # without the frames, and what these hold
         known = self._known[key]
         if isinstance(known, OSError | CheckpointError):
-            raise known.with_traceback(None)
+            raise copy.copy(known)
         return known
 
     def _content_at(self, path: str) -> Any:

@@ -58,14 +58,12 @@ class Counted:
 
     Attributes:
         phases: By rank: of each of its collectives the phase of the run.
-        imported: The modules that it imported, so that later runs find them imported.
         results: What the run left at its end.
     """
 
     name: str
     scene: Scene
     phases: list[list[str]]
-    imported: tuple[str, ...]
     results: Results
 
     def ends(self) -> Iterator[End]:
@@ -125,9 +123,9 @@ def count(name: str, scene: Scene, folder: Path) -> Counted:
     """Run a scene, and count the collectives of each rank."""
     root = str(folder / "whole")
     outcome = run_ranks(RANKS, scene.num_ranks, args=[name, root, "count"], imports=WARM).succeeded()
-    ((weights, _, imported),) = outcome.reports[0]
-    phases = [of_rank for ((_, of_rank, _),) in outcome.reports]
-    return Counted(name, scene, phases, (*WARM, *imported), results_of(scene, root, weights))
+    ((weights, _),) = outcome.reports[0]
+    phases = [of_rank for ((_, of_rank),) in outcome.reports]
+    return Counted(name, scene, phases, results_of(scene, root, weights))
 
 
 class Ends:
@@ -166,7 +164,7 @@ class Ends:
         run, scene = self._run, self._run.scene
         args = [run.name, str(root), "end", str(end.rank), str(end.number), end.side]
         for _ in range(2):  # another program may have taken the port of the first try
-            outcome = run_ranks(RANKS, scene.num_ranks, args=args, imports=run.imported)
+            outcome = run_ranks(RANKS, scene.num_ranks, args=args, imports=WARM)
             if outcome.exit_code == -signal.SIGKILL:
                 break
             shutil.rmtree(root, ignore_errors=True)
@@ -184,7 +182,7 @@ class Ends:
         if key not in self._seen:
             self._seen.add(key)
             self.num_folders += 1
-            weights = on_ranks(scene, run.name, str(root), "resume", imports=run.imported)
+            weights = on_ranks(scene, run.name, str(root), "resume")
             found += differences(results_of(scene, str(root), weights), run.results)
         shutil.rmtree(root, ignore_errors=True)  # before the first file there is none
         return found
