@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from camshaft.strategies.launch.environment import command_line
+from camshaft.strategies.launch.environment import command_line, num_cores
 from camshaft.strategies.launch.failures import print_message
 
 
@@ -33,8 +33,7 @@ def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
     """
     command = command_line(num_processes, where)
     # Otherwise each process would start a thread per core.
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores // num_processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_processes)))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
