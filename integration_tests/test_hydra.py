@@ -40,7 +40,8 @@ def main(config):
     )
     trainer.fit(Net(), DataLoader(torch.ones(4, 1)))
     logging.getLogger("job").info("rank %d of job %s", trainer.global_rank, config.name)
-    report(trainer.world_size, config.name, os.path.relpath(folder, hydra.utils.get_original_cwd()), os.getcwd() == folder)
+    place = os.path.relpath(folder, hydra.utils.get_original_cwd())
+    report(trainer.world_size, config.name, place, os.getcwd() == folder)
 
 main()
 """

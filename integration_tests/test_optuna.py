@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from import_names_parts import names_of_earlier_code
 from torch.utils.data import DataLoader, TensorDataset
-
-optuna = pytest.importorskip("optuna", reason="studies are Optuna's")
 
 from camshaft.callbacks import OptunaPruning
 from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.compat import install_aliases, remove_aliases
 from camshaft.trainer import Trainer, TrainingModule
+
+optuna = pytest.importorskip("optuna", reason="studies are Optuna's")
 
 QUIET: dict[str, Any] = {
     "logger": False,
@@ -48,7 +48,9 @@ def descent(base: Any, rate: float) -> Any:
     return Descent()
 
 
-def study_of(storage: str | None, callback: Any, kinds: tuple[Any, Any] = (Trainer, TrainingModule), **options: Any) -> Any:
+def study_of(
+    storage: str | None, callback: Any, kinds: tuple[Any, Any] = (Trainer, TrainingModule), **options: Any
+) -> Any:
     """Return a study of three trials, of which the second is behind the first."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     loader = DataLoader(TensorDataset(torch.zeros(2)), batch_size=1)
@@ -88,13 +90,17 @@ def test_two_ranks_end_a_trial_together(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")
-def test_optunas_own_callback_prunes_under_the_import_names(tmp_path: Path) -> None:
+def test_optunas_own_callback_prunes_under_the_import_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna_integration", reason="the callback is there")
-    with names_of_earlier_code():
-        for name in [name for name in sys.modules if name.startswith("optuna_integration")]:
-            del sys.modules[name]  # it may have imported Lightning
+    for name in list(sys.modules):  # other tests may have imported them
+        if name.partition(".")[0] in ("lightning", "pytorch_lightning", "lightning_fabric", "optuna_integration"):
+            monkeypatch.delitem(sys.modules, name)
+    install_aliases()
+    try:
         lightning = import_module("lightning.pytorch")
         own = import_module("optuna_integration.pytorch_lightning").PyTorchLightningPruningCallback
         kinds = (lightning.Trainer, lightning.LightningModule)
         check(study_of(None, own, kinds, devices=1))
         check(study_of(f"sqlite:///{tmp_path}/study.db", own, kinds, devices=2, strategy="ddp_fork"))
+    finally:
+        remove_aliases()

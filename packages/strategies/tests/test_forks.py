@@ -93,14 +93,14 @@ def test_an_interrupt_ends_all_ranks_once(tmp_path: Path) -> None:
 
 
 def test_what_forks_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="`start_method` must be None or one of .*, but got 'spawn'"):
+    with pytest.raises(ValueError, match=r"`start_method` must be None or one of .*, but got 'spawn'"):
         ParallelStrategy(accelerator="cpu", devices=2, start_method="spawn")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="`max_restarts` must be 0 where ranks are forks, but got 1"):
+    with pytest.raises(ValueError, match=r"`max_restarts` must be 0 where ranks are forks, but got 1"):
         ParallelStrategy(accelerator="cpu", devices=2, start_method="fork", max_restarts=1)
     strategy = ParallelStrategy(accelerator="cpu", devices=2, start_method="fork")
-    with pytest.raises(RuntimeError, match="`connect` must be called in every rank.*run_in_forks"):
+    with pytest.raises(RuntimeError, match=r"`connect` must be called in every rank.*run_in_forks"):
         strategy.connect()
-    with pytest.raises(RuntimeError, match="`start_method` must be 'fork' .*, but got None"):
+    with pytest.raises(RuntimeError, match=r"`start_method` must be 'fork' .*, but got None"):
         ParallelStrategy(accelerator="cpu", devices=1).run_in_forks(lambda: None)
     strategy.device = torch.device("cuda")
     monkeypatch.setattr("torch.cuda._is_in_bad_fork", lambda: True)

@@ -78,7 +78,7 @@ def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
                 trainer.save_checkpoint(folder / "kept.ckpt")
             again = Net.load_from_checkpoint(folder / "kept.ckpt")
             torch.testing.assert_close(again.state_dict(), net.state_dict())
-            with pytest.raises(ValueError, match="`start_method` must be .*Search with one process"):
+            with pytest.raises(ValueError, match=r"`start_method` must be .*Search with one process"):
                 Tuner(trainer).lr_find(net, loader)
     torch.testing.assert_close(left[1], left[0])
 

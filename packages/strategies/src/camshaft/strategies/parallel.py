@@ -53,8 +53,8 @@ class ParallelStrategy(TorchStrategy):
 
     The launcher is detected: a process group that is initialised already, torchrun (or any launcher that sets `RANK`
     and `WORLD_SIZE`), or SLURM's `srun`. Without a launcher, `connect` runs this process's command line once for each
-    device, under PyTorch's elastic agent, and exits when these processes have ended; in a notebook and other interactive
-    interpreters `run_in_forks` runs a function in as many forks instead.
+    device, under PyTorch's elastic agent, and exits when these processes have ended. In a notebook and other
+    interactive interpreters `run_in_forks` runs a function in as many forks instead.
 
     A group of torch's backend "fake" that is initialised already is a simulated world: this process plays one rank of
     many without the others; see `JoinedGroup.is_simulated`.
@@ -104,9 +104,7 @@ class ParallelStrategy(TorchStrategy):
         where = type(self).__qualname__
         if start_method == "fork":
             avoid_cuda_in_checks()
-        self._place = partial(
-            place_process, accelerator=accelerator, devices=devices, num_nodes=num_nodes, where=where
-        )
+        self._place = partial(place_process, accelerator=accelerator, devices=devices, num_nodes=num_nodes, where=where)
         self._take_place()
         self._max_restarts = max_restarts
         self.start_method = choose_start(self._environment, self.world_size, max_restarts, start_method, where)
@@ -135,8 +133,9 @@ class ParallelStrategy(TorchStrategy):
         Raises:
             CollectiveError: If some ranks, but not all, failed before.
             SystemExit: In the process that started the others, once they have ended; see `elastic_launch.launch`.
-            RuntimeError: If the other ranks are to be forks, outside of `run_in_forks`; if the group was initialised for another rank or world size, or `join_processes` initialised
-                none; or if other ranks do not join within the timeout.
+            RuntimeError: If the other ranks are to be forks, outside of `run_in_forks`; if the group was initialised
+                for another rank or world size, or `join_processes` initialised none; or if other ranks do not join
+                within the timeout.
             Exception: Any error of `join_processes`.
         """
         if self.start_method == "fork":

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attrs
 import torch
 from torch import nn
 
@@ -173,8 +172,8 @@ def _load_weights(module: nn.Module, weights: dict[str, Any] | None) -> None:
     result = module.load_state_dict(weights, strict=False)
     if differing := [*result.missing_keys, *result.unexpected_keys]:
         warn_user(
-            f"{len(differing)} weights differ from those of the ranks, such as {differing[0]!r}, which were built there. "
-            "Build them in the constructor or `configure_model`, or load a checkpoint."
+            f"{len(differing)} weights are either in the ranks or in this process only, such as {differing[0]!r}. "
+            "Build them in the constructor or in `configure_model`, or load a checkpoint."
         )
 
 
@@ -187,6 +186,4 @@ def _save_here(trainer: Any, request: SaveRequest) -> None:
         )
     state = trainer.verb_state
     was_fitted = state.run.module is state.fitted
-    write_checkpoint(
-        checkpoint_of(state.run, trainer.fit_loop, was_fitted=was_fitted, weights_only=True), request.path
-    )
+    write_checkpoint(checkpoint_of(state.run, trainer.fit_loop, was_fitted=was_fitted, weights_only=True), request.path)

@@ -74,9 +74,9 @@ class Trainer:
     Args:
         accelerator: Kind of device: "cpu", a type of `torch.accelerator` such as "cuda", "mps" or "xpu", "gpu" (that of
             this machine) or "auto", the best there is.
-        strategy: Strategy, by name or as object: "single_device", "ddp", "ddp_find_unused_parameters_true",
-            "ddp_fork" or "ddp_notebook" (which forks the processes), "sharded" or "fsdp" (the same), with its defaults; or "auto": one device, or DDP where there are more or where several
-            processes were started.
+        strategy: Strategy, by name or as object: "single_device", "ddp", "ddp_find_unused_parameters_true", "ddp_fork"
+            or "ddp_notebook" (DDP whose processes are forks), "sharded" or "fsdp" (the same), with its defaults; or
+            "auto": one device, or DDP where there are more or where several processes were started.
         devices: Devices per machine; each has a process. Or a list of their indexes; -1 for all. "auto" is as many as
             processes were started; without a launcher, all GPUs or one CPU. More than were started are started by the
             first verb, which runs the script once for each and then leaves it. In a notebook, and with "ddp_fork", each

@@ -72,7 +72,9 @@ def _as_hydra_job(command: list[str]) -> list[str]:
     override = f"hydra.{'sweep' if is_sweep else 'run'}.dir='{quoted}'"
     os.chdir(config.runtime.cwd)
     # the parser takes overrides in one place only, and the last one of a name counts
-    is_override = [idx > 1 and not one.startswith("-") and ("=" in one or one[:1] == "~") for idx, one in enumerate(command)]
+    is_override = [
+        idx > 1 and not one.startswith("-") and ("=" in one or one[:1] == "~") for idx, one in enumerate(command)
+    ]
     position = len(command) - is_override[::-1].index(True) if any(is_override) else len(command)
     return [*command[:position], override, *command[position:]]
 

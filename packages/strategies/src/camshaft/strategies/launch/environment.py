@@ -228,8 +228,8 @@ def command_line(num_processes: int, where: str) -> list[str]:
     if position is None or reason is not None:
         rule = "1 where no script or module can be run once for each process"
         action = (
-            f"Put it in a script, start that with `torchrun --nproc-per-node={num_processes}`, fork (strategy='ddp_fork' "
-            "of the trainer, start_method='fork' of a strategy), or pass devices=1."
+            f"Put it in a script, start that with `torchrun --nproc-per-node={num_processes}`, fork it "
+            "(Trainer(strategy='ddp_fork'), or start_method='fork' of a strategy), or pass devices=1."
         )
         raise RuntimeError(must_be("devices", rule, num_processes, f"{where} in {reason}", action))
     arguments = list(sys.orig_argv)

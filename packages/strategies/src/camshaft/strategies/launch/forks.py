@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.pool import RemoteTraceback
@@ -145,9 +145,7 @@ def _interrupting(ranks: _Ranks) -> Iterator[None]:
         raise
 
 
-def _run_rank(
-    variables: dict[str, str], num_threads: int, function: Callable[[], Any], connection: Connection
-) -> None:
+def _run_rank(variables: dict[str, str], num_threads: int, function: Callable[[], Any], connection: Connection) -> None:
     """Run the function in a fork, and send what becomes of it."""
     _prctl_pr_set_pdeathsig(signal.SIGKILL)  # no rank outlives a kernel that is killed
     signal.signal(signal.SIGINT, _interrupt_once)
