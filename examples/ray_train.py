@@ -93,7 +93,10 @@ def train(config: dict[str, Any]) -> None:
     """What each worker does."""
     torch.set_num_threads(1)
     seed_everything(config["seed"])
-    data, module = DigitsData(batch_size=64 // ray.train.get_context().get_world_size()), DigitClassifier(config["learning_rate"])
+    data, module = (
+        DigitsData(batch_size=64 // ray.train.get_context().get_world_size()),
+        DigitClassifier(config["learning_rate"]),
+    )
     trainer = Trainer(
         max_epochs=config["max_epochs"],
         accelerator="cpu",

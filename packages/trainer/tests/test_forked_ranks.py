@@ -39,7 +39,7 @@ def fitted(folder: Path, num_processes: int) -> tuple[Net, Trainer, Any]:
     trainer = Trainer(
         accelerator="cpu",
         devices=num_processes,
-        strategy="ddp_notebook",
+        strategy="auto" if num_processes == 1 else "ddp_notebook",
         max_epochs=2,
         default_root_dir=folder,
         callbacks=[ModelCheckpoint(monitor="val_loss"), EarlyStopping("val_loss", patience=5)],
