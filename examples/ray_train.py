@@ -4,7 +4,8 @@ Ray is not among the project's requirements: ``pip install "ray[train]"``. From 
 
     python examples/ray_train.py --num-workers 2 --output ray_output
 
-``--learning-rates 0.0003 0.003`` first tries each of these by Ray Tune, one process to a trial, and trains with the best.
+``--learning-rates 0.0003 0.003`` first tries each of these by Ray Tune, in a process of its own, and trains with the
+best.
 
 Without a cluster (``--address``) Ray starts one on this machine. The workers share one process group that Ray has
 initialised; the trainer finds it and uses it, so it needs no argument for it: `strategy="auto"` is DDP there. Metrics
@@ -93,10 +94,8 @@ def train(config: dict[str, Any]) -> None:
     """What each worker does."""
     torch.set_num_threads(1)
     seed_everything(config["seed"])
-    data, module = (
-        DigitsData(batch_size=64 // ray.train.get_context().get_world_size()),
-        DigitClassifier(config["learning_rate"]),
-    )
+    data = DigitsData(batch_size=64 // ray.train.get_context().get_world_size())
+    module = DigitClassifier(config["learning_rate"])
     trainer = Trainer(
         max_epochs=config["max_epochs"],
         accelerator="cpu",
