@@ -48,7 +48,8 @@ from gate import Job
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of short processes import the same modules
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
-STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
+# that start the processes in which an example or a test trains: workers, kernels of notebooks, trials and jobs
+STARTING_LIBRARIES = ("ray[train]", "ipykernel", "nbclient", "optuna", "optuna-integration", "hydra-core")
 # a library of streams that asks for older releases of what it imports than others do, and what it imports
 STREAMING_BY_ITSELF = "mosaicml-streaming"
 _OF_STREAMING = ("brotli", "catalogue", "python-snappy", "transformers", "xxhash", "zstd")
@@ -71,6 +72,8 @@ DOCS_REQUIREMENTS = (
     "sphinx-argparse",
     "sybil",
     "codespell",
+    "hydra-core",  # whose jobs a page shows
+    "optuna",  # likewise
     "nox",  # whose sessions the commands of pages name
     "playwright",  # drives the Chromium of the machine
 )

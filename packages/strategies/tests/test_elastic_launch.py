@@ -50,15 +50,21 @@ def test_a_test_cannot_be_run_once_for_each_process() -> None:
 
 
 @pytest.mark.parametrize("how", [["-c"], ["-i", "-"]])
-def test_code_that_is_no_script_cannot_be_run_again(how: list[str]) -> None:
-    code = "from camshaft.strategies import ParallelStrategy\nParallelStrategy(accelerator='cpu', devices=2)\n"
+def test_code_that_is_no_script_is_forked_in_a_shell_and_refused_elsewhere(how: list[str]) -> None:
+    code = (
+        "from camshaft.strategies import ParallelStrategy\n"
+        "print(ParallelStrategy(accelerator='cpu', devices=2).start_method)\n"
+    )
     is_argument = how == ["-c"]
     command = [sys.executable, *how, *([code] if is_argument else [])]
     done = subprocess.run(
         command, input="" if is_argument else code, env=clean_environment(), capture_output=True, text=True, timeout=240
     )
-    assert "RuntimeError: `devices` must be 1 where no script or module" in done.stderr
-    assert ("in no script or module" if is_argument else "in an interactive shell") in done.stderr
+    if is_argument:
+        assert "RuntimeError: `devices` must be 1 where no script or module" in done.stderr
+        assert "in no script or module" in done.stderr and "fork it" in done.stderr
+    else:
+        assert done.stdout == "fork\n"
 
 
 @pytest.mark.parametrize(

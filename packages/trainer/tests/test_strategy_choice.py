@@ -141,7 +141,7 @@ def test_the_defaults_that_may_be_mixed_in_are_enough_for_the_rest() -> None:
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"accelerator": "tpu"}, ValueError, r"`accelerator` must be 'auto', 'cpu', 'gpu' or a type .*, but got 'tpu'"),
-    ({"strategy": "ddp_fork"}, ValueError, r"`strategy` must be one of 'auto', .*'ddp'.* or a strategy object"),
+    ({"strategy": "ddp_spawn"}, ValueError, r"`strategy` must be one of 'auto', .*'ddp'.* or a strategy object"),
     ({"strategy": SingleDeviceStrategy}, TypeError, r"`strategy` must be a strategy object.*SingleDeviceStrategy\(\."),
     (
         {"strategy": nn.Identity()},

@@ -29,6 +29,7 @@ from camshaft.callbacks.monitors.throughput import Throughput as Throughput
 from camshaft.callbacks.monitors.throughput import get_available_flops as get_available_flops
 from camshaft.callbacks.monitors.throughput import measure_flops as measure_flops
 from camshaft.callbacks.monitors.throughput_monitor import ThroughputMonitor as ThroughputMonitor
+from camshaft.callbacks.optuna_pruning import OptunaPruning as OptunaPruning
 from camshaft.callbacks.predictions.prediction_files import NPZPredictionWriter as NPZPredictionWriter
 from camshaft.callbacks.predictions.prediction_files import ParquetPredictionWriter as ParquetPredictionWriter
 from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter as BasePredictionWriter

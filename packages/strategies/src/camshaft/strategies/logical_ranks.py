@@ -67,8 +67,7 @@ class LogicalRanks:
         rule, action = f"a multiple of the number of processes ({world_size})", "Start as many as divide it."
         require(number % world_size == 0, "logical_ranks", rule, number, where, action)
         self.number, self._where, self._world_size = number, where, world_size
-        num_own = number // world_size
-        self.ranks = range(rank * num_own, (rank + 1) * num_own)
+        self.place(rank)
         self._broadcast = broadcast
         self.index: int | None = None
         self.turns: Any = None
@@ -76,6 +75,11 @@ class LogicalRanks:
         self.module: nn.Module = nn.Module()
         self.optimizers: list[Optimizer] = []
         self._forget()
+
+    def place(self, rank: int) -> None:
+        """Let this process be another rank, before any run."""
+        num_own = self.number // self._world_size
+        self.ranks = range(rank * num_own, (rank + 1) * num_own)
 
     def begin(self, module: nn.Module) -> None:
         """Prepare for a run of a module.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from math import inf
 from typing import Any, TypeVar, Unpack
 
@@ -16,9 +17,9 @@ from camshaft.hooks_core.protocols import ReduceOp
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 from camshaft.strategies.launch import collectives
-from camshaft.strategies.launch.environment import find_process_environment, needs_launch
+from camshaft.strategies.launch.environment import StartMethod, choose_start, find_process_environment
 from camshaft.strategies.launch.failures import CollectiveError
-from camshaft.strategies.launch.placement import place_process
+from camshaft.strategies.launch.placement import avoid_cuda_in_checks, check_usable_in_fork, place_process
 from camshaft.strategies.launch.process_group import (
     JoinedGroup,
     JoinProcesses,
@@ -44,6 +45,7 @@ class ParallelArguments(TorchArguments, total=False):
     backend: str | None
     timeout: timedelta | float
     max_restarts: int
+    start_method: StartMethod | None
 
 
 class ParallelStrategy(TorchStrategy):
@@ -51,7 +53,8 @@ class ParallelStrategy(TorchStrategy):
 
     The launcher is detected: a process group that is initialised already, torchrun (or any launcher that sets `RANK`
     and `WORLD_SIZE`), or SLURM's `srun`. Without a launcher, `connect` runs this process's command line once for each
-    device, under PyTorch's elastic agent, and exits when these processes have ended.
+    device, under PyTorch's elastic agent, and exits when these processes have ended. In a notebook and other
+    interactive interpreters `run_in_forks` runs a function in as many forks instead.
 
     A group of torch's backend "fake" that is initialised already is a simulated world: this process plays one rank of
     many without the others; see `JoinedGroup.is_simulated`.
@@ -69,17 +72,21 @@ class ParallelStrategy(TorchStrategy):
             `timedelta`, or seconds. Collectives of a group that is initialised already keep their timeout.
         max_restarts: The maximum number of restarts of all processes by the elastic agent after a failure. Under
             torchrun, it must equal torchrun's.
+        start_method: How this process starts the others where no launcher has: "script" runs its command line once for
+            each, "fork" forks it, see `run_in_forks`. None forks in a notebook, an IPython shell and an interactive
+            shell.
         **common: As for `TorchStrategy`: `precision`, `save_asynchronously`, `compile` and `copy_stream`.
 
     Attributes:
         num_nodes: The number of machines.
+        start_method: How this process has to start the others; None if a launcher has, or there are none.
         join_processes: A function that initialises the default process group in place of this strategy; `connect`
             calls it with the strategy's own function. None, the default, leaves it to the strategy.
 
     Raises:
         ValueError: If an argument is out of range, or contradicts the launcher.
         RuntimeError: If the accelerator is not available; if the launcher did not set the address of rank 0; or if
-            this process has to start others and runs no script or module (a notebook, a shell, a test).
+            this process has to start others, without forks, and runs no script or module (`-c`, a test).
     """
 
     def __init__(
@@ -91,15 +98,16 @@ class ParallelStrategy(TorchStrategy):
         backend: str | None = None,
         timeout: timedelta | float = timedelta(minutes=10),
         max_restarts: int = 0,
+        start_method: StartMethod | None = None,
         **common: Unpack[TorchArguments],
     ) -> None:
         where = type(self).__qualname__
-        self._environment = find_process_environment()
-        self._placement = place_process(self._environment, accelerator, devices, num_nodes, where)
+        if start_method == "fork":
+            avoid_cuda_in_checks()
+        self._place = partial(place_process, accelerator=accelerator, devices=devices, num_nodes=num_nodes, where=where)
+        self._take_place()
         self._max_restarts = max_restarts
-        self._is_launcher = needs_launch(self._environment, self._placement.world_size, max_restarts, where)
-        self.global_rank, self.world_size = self._environment.global_rank, self._placement.world_size
-        self.local_rank, self.num_nodes = self._placement.local_rank, self._placement.num_nodes
+        self.start_method = choose_start(self._environment, self.world_size, max_restarts, start_method, where)
         super().__init__(self._placement.device, **common)
         self._timeout = _to_timedelta(timeout, where)
         self._backend = default_backend(self.device) if backend is None else check_backend(backend, self.device, where)
@@ -125,11 +133,15 @@ class ParallelStrategy(TorchStrategy):
         Raises:
             CollectiveError: If some ranks, but not all, failed before.
             SystemExit: In the process that started the others, once they have ended; see `elastic_launch.launch`.
-            RuntimeError: If the group was initialised for another rank or world size, or `join_processes` initialised
-                none; or if other ranks do not join within the timeout.
+            RuntimeError: If the other ranks are to be forks, outside of `run_in_forks`; if the group was initialised
+                for another rank or world size, or `join_processes` initialised none; or if other ranks do not join
+                within the timeout.
             Exception: Any error of `join_processes`.
         """
-        if self._is_launcher:
+        if self.start_method == "fork":
+            rule, action = "called in every rank", "Pass a function that calls it to `run_in_forks` of the strategy."
+            raise RuntimeError(must_be("connect", rule, "the process to be forked", type(self).__qualname__, action))
+        if self.start_method == "script":
             from camshaft.strategies.launch.elastic_launch import launch  # slow to import
 
             launch(self.world_size, self._max_restarts, type(self).__qualname__)
@@ -137,6 +149,54 @@ class ParallelStrategy(TorchStrategy):
         self._group = join_process_group(
             self._environment, self.device, self._backend, self._timeout, self.join_processes
         )
+
+    def run_in_forks(self, function: Callable[[], T]) -> T:
+        """Call a function in a fork of this process for each rank, as in a notebook, and wait until all have ended.
+
+        In its fork this strategy is that of the rank, not connected yet. The forks have copies of all objects: what the
+        function changes stays there, and what it returns in rank 0 comes back. An interrupt interrupts every rank. The
+        ranks share the cores: each has as many threads as there are cores for it.
+
+        Args:
+            function: The function. What it returns in rank 0 has to be picklable.
+
+        Returns:
+            What it returned in rank 0.
+
+        Raises:
+            RuntimeError: If the ranks are not to be forks (see `start_method`), this process has used the accelerator,
+                so that forks cannot, or a rank ended without an error, as by a signal.
+            KeyboardInterrupt: If this process was interrupted.
+            BaseException: The error of the rank that failed first; its cause holds the traceback there.
+        """
+        if self.start_method != "fork":
+            rule, action = "'fork' in the process that starts the ranks", "Call the function itself."
+            where = f"{type(self).__qualname__}.run_in_forks"
+            raise RuntimeError(must_be("start_method", rule, self.start_method, where, action))
+        from camshaft.strategies.launch.forks import run_in_forks  # few runs need it
+
+        return run_in_forks(self.world_size, partial(self._run_as_rank, function))
+
+    def _run_as_rank(self, function: Callable[[], T]) -> T:
+        """Call a function in a fork, where this strategy becomes that of the rank."""
+        check_usable_in_fork(self.device, type(self).__qualname__)
+        self._take_place()
+        self.start_method = None
+        if self._logical is not None:
+            self._logical.place(self.global_rank)
+        try:
+            return function()
+        except BaseException as error:
+            self.note_failure(error)
+            raise
+
+    def _take_place(self) -> None:
+        """Take the place of this process in its job."""
+        self._environment = find_process_environment()
+        self._placement = self._place(self._environment)
+        self.global_rank, self.world_size = self._environment.global_rank, self._placement.world_size
+        self.local_rank, self.num_nodes = self._placement.local_rank, self._placement.num_nodes
+        self.device = self._placement.device
 
     def broadcast(self, value: T, src: int = 0) -> T:
         """Return the value of the rank `src`; see `collectives.broadcast`. Collective."""

@@ -155,7 +155,7 @@ class ShardedStrategy(ParallelStrategy):
             prefetch=prefetch,
             is_compiled=self.compilation is not None,
         )
-        self._local_device = torch.device("cpu") if cpu_offload else self.device
+        self._is_offloaded = cpu_offload
         self._ranks: ShardedLogicalRanks | None = None
         if logical_ranks is not None:
             self._play_sharded(logical_ranks, cpu_offload)
@@ -207,7 +207,8 @@ class ShardedStrategy(ParallelStrategy):
                 yield
                 if deferred.has_deferred(module):
                     self._shard(module)
-            deferred.materialize(module, self.device, self._local_device)
+            local_device = torch.device("cpu") if self._is_offloaded else self.device
+            deferred.materialize(module, self.device, local_device)
 
     def setup_module(self, module: nn.Module) -> nn.Module:
         """Shard a module with rank 0's weights, in place, unless it is sharded already. Collective.

@@ -244,9 +244,13 @@ def choose_evaluation_loops(
 
 _ALL_DEVICES = ("auto", -1, "-1")
 _DDP: dict[str, dict[str, Any]] = {
-    "ddp": {},
-    "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
-    "ddp_find_unused_parameters_false": {"find_unused_parameters": False},
+    f"ddp{start}{unused}": {**by_fork, **finds}
+    for start, by_fork in (("", {}), ("_fork", {"start_method": "fork"}), ("_notebook", {"start_method": "fork"}))
+    for unused, finds in (
+        ("", {}),
+        ("_find_unused_parameters_true", {"find_unused_parameters": True}),
+        ("_find_unused_parameters_false", {"find_unused_parameters": False}),
+    )
 }
 _SHARDED = ("sharded", "fsdp")
 STRATEGY_NAMES = ("auto", "single_device", *_DDP, *_SHARDED)

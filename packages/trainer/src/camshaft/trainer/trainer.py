@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.arguments import usable_path
 from camshaft.hooks_core import Hooks
-from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.hooks_core.spec import Verb, ZeroGrad
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import absolute, join, replace_file
 from camshaft.loops import (
@@ -74,12 +74,14 @@ class Trainer:
     Args:
         accelerator: Kind of device: "cpu", a type of `torch.accelerator` such as "cuda", "mps" or "xpu", "gpu" (that of
             this machine) or "auto", the best there is.
-        strategy: Strategy, by name or as object: "single_device", "ddp", "ddp_find_unused_parameters_true", "sharded"
-            or "fsdp" (the same), with its defaults; or "auto": one device, or DDP where there are more or where several
-            processes were started.
+        strategy: Strategy, by name or as object: "single_device", "ddp", "ddp_find_unused_parameters_true", "ddp_fork"
+            or "ddp_notebook" (DDP whose processes are forks), "sharded" or "fsdp" (the same), with its defaults; or
+            "auto": one device, or DDP where there are more or where several processes were started.
         devices: Devices per machine; each has a process. Or a list of their indexes; -1 for all. "auto" is as many as
             processes were started; without a launcher, all GPUs or one CPU. More than were started are started by the
-            first verb, which runs the script once for each and then leaves it.
+            first verb, which runs the script once for each and then leaves it. In a notebook, and with "ddp_fork", each
+            verb runs in forks instead, see `camshaft.strategies.ParallelStrategy.run_in_forks`, and comes back with the
+            weights, metrics, progress and states of callbacks of rank 0.
         num_nodes: Number of machines; each needs torchrun, or SLURM, to start processes.
         precision: Number format: "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true" or "64-true"; None means
             32-true, or that of the strategy object.
@@ -344,6 +346,9 @@ class Trainer:
             RuntimeError: If a verb of this trainer is running already.
             FileNotFoundError, CheckpointError: If the checkpoint is not there or cannot be read.
         """
+        if self._starts_by_forks:
+            self._run_in_forks("fit", locals())
+            return
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         with running(self, VerbCall("fit", model, loaders, datamodule, ckpt_path, weights_only)) as run:
             self.verb_state.fitted = run.module
@@ -377,10 +382,13 @@ class Trainer:
         Returns:
             The logged epoch values, a dictionary per loader.
         """
+        if self._starts_by_forks:
+            results: list[dict[str, float]] = self._run_in_forks("validate", locals())
+            return results
         call = VerbCall("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only)
         with running(self, call) as run:
             self.begin_logging(run)
-            results: list[dict[str, float]] = run_verb(run, self.validate_loop)
+            results = run_verb(run, self.validate_loop)
         if verbose and self.is_global_zero:
             print_results(results, "validate")
         return results
@@ -395,10 +403,13 @@ class Trainer:
         weights_only: bool | None = None,
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
+        if self._starts_by_forks:
+            results: list[dict[str, float]] = self._run_in_forks("test", locals())
+            return results
         call = VerbCall("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only)
         with running(self, call) as run:
             self.begin_logging(run)
-            results: list[dict[str, float]] = run_verb(run, self.test_loop)
+            results = run_verb(run, self.test_loop)
         if verbose and self.is_global_zero:
             print_results(results, "test")
         return results
@@ -430,12 +441,24 @@ class Trainer:
             The predictions on the CPU, as a list with an item per batch, or a list of such lists for several loaders;
             None if they are not wanted.
         """
+        if self._starts_by_forks:
+            return self._run_in_forks("predict", locals())
         self.predict_loop.return_predictions = return_predictions is None or return_predictions
         self.predict_loop.gather = gather
         call = VerbCall("predict", model, {"predict": dataloaders}, datamodule, ckpt_path, weights_only)
         with running(self, call) as run:
             self.begin_logging(run)
             return run_verb(run, self.predict_loop)
+
+    @property
+    def _starts_by_forks(self) -> bool:
+        """True if verbs run in forks of this process, which are the ranks, as in a notebook."""
+        return getattr(self.strategy, "start_method", None) == "fork"
+
+    def _run_in_forks(self, verb: Verb, arguments: Mapping[str, Any]) -> Any:
+        from camshaft.trainer.forks import run_in_forks  # rarely needed
+
+        return run_in_forks(self, verb, arguments)
 
     def preflight(
         self,

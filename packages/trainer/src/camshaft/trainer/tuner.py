@@ -132,7 +132,10 @@ class Tuner:
     def _check(
         self, kind: type[Callback], method: str, train_dataloaders: Any, val_dataloaders: Any, dataloaders: Any
     ) -> None:
-        """Raise `ValueError` if arguments contradict each other, or the trainer searches by itself."""
+        """Raise `ValueError` if arguments contradict each other, or the trainer searches by itself or forks."""
+        if getattr(self._trainer.strategy, "start_method", None) == "fork":
+            rule, action = "None, or 'script', as what is found would stay in forks", "Search with one process."
+            raise ValueError(must_be("start_method", rule, "fork", f"{_WHERE} of a trainer with several", action))
         if method not in get_args(Verb):
             rule = f"one of {', '.join(map(repr, get_args(Verb)))}"
             raise ValueError(must_be("method", rule, method, _WHERE, "Pass the verb whose batches are to be tried."))

@@ -167,8 +167,7 @@ _UNUSED_PARAMETERS = "ddp_find_unused_parameters_true"  # as those releases had 
 
 _FORMS: Mapping[str, str] = {
     r"ddp_sharded(_spawn)?(_find_unused_parameters_false)?|(ddp_)?fully_sharded|fsdp_native": "sharded",
-    r"ddp_(spawn|fork|notebook)_find_unused_parameters_(true|false)": r"ddp_find_unused_parameters_\2",
-    "ddp_(fork|notebook)": "ddp",
+    r"ddp_spawn_find_unused_parameters_(true|false)": r"ddp_find_unused_parameters_\1",
     "ddp_spawn": _UNUSED_PARAMETERS,
 }
 """Names of strategies, and today's."""
@@ -265,8 +264,7 @@ def _strategy(value: Any, forms: Mapping[str, str]) -> Translation | None:
     if not found:
         return None
     arguments = {"strategy": found[0], **({"accelerator": "cpu"} if value == "ddp_cpu" else {})}
-    is_started = any(form in text for form in ("spawn", "fork", "notebook"))
-    remark = "the script itself is started once for each process" if is_started else ""
+    remark = "the script itself is started once for each process" if "spawn" in text else ""
     return Translation(arguments=arguments, remark=remark)
 
 

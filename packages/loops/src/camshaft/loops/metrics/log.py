@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.transfer import move_to_device
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
 from camshaft.loops.metrics.epoch import EpochLog, LoggerSender, MetricWriter, Progress, Reader
 from camshaft.loops.metrics.exchange import MetricExchange
@@ -295,6 +296,15 @@ class MetricLog(MetricLogging):
     def progress_bar_metrics(self) -> dict[str, float | int | str]:
         """The latest values that progress bars show, as numbers. Waits for the device."""
         return dict(to_floats(self._read("to_progress_bars")))
+
+    def published(self) -> dict[Reader, dict[str, Value]]:
+        """Return the latest values by reader, on the CPU: what a log of another process takes by `publish`."""
+        readers: tuple[Reader, ...] = ("to_callbacks", "to_loggers", "to_progress_bars")
+        return {reader: move_to_device(self._read(reader), torch.device("cpu")) for reader in readers}
+
+    def publish(self, values: dict[Reader, dict[str, Value]]) -> None:
+        """Show the values of another log, until the next run."""
+        self._published = values
 
     def _read(self, reader: Reader) -> dict[str, Value]:
         metrics = dict(self._published[reader])

@@ -7,6 +7,7 @@ and forwards signals.
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from typing import NoReturn
 
@@ -14,7 +15,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from camshaft.strategies.launch.environment import command_line
+from camshaft.strategies.launch.environment import command_line, num_cores
 from camshaft.strategies.launch.failures import print_message
 
 
@@ -31,10 +32,9 @@ def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
         SystemExit: Always otherwise: with 0 if all processes succeeded; else with the status of the one that failed
             first, or 128 plus the number of the signal that ended it or this process.
     """
-    command = command_line(num_processes, where)
+    command = _as_hydra_job(command_line(num_processes, where))
     # Otherwise each process would start a thread per core.
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores // num_processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_processes)))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -54,6 +54,29 @@ def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
     except SignalException as error:
         raise SystemExit(128 + int(error.sigval)) from None
     raise SystemExit(0)
+
+
+def _as_hydra_job(command: list[str]) -> list[str]:
+    """Return the command with which ranks of a job of Hydra write into this process's folder, not one of their time.
+
+    They begin in the directory in which this process began, which a job may have left (`hydra.job.chdir`). In a sweep
+    (`--multirun`) they run all of its jobs.
+    """
+    module = sys.modules.get("hydra.core.hydra_config")
+    if module is None or not module.HydraConfig.initialized():
+        return command
+    config = module.HydraConfig.get()
+    is_sweep = config.mode is not None and config.mode.name == "MULTIRUN"
+    folder = os.path.join(config.runtime.cwd, config.sweep.dir) if is_sweep else config.runtime.output_dir
+    quoted = folder.replace("'", r"\'")
+    override = f"hydra.{'sweep' if is_sweep else 'run'}.dir='{quoted}'"
+    os.chdir(config.runtime.cwd)
+    # the parser takes overrides in one place only, and the last one of a name counts
+    is_override = [
+        idx > 1 and not one.startswith("-") and ("=" in one or one[:1] == "~") for idx, one in enumerate(command)
+    ]
+    position = len(command) - is_override[::-1].index(True) if any(is_override) else len(command)
+    return [*command[:position], override, *command[position:]]
 
 
 def _report(rank: int, failure: ProcessFailure) -> None:

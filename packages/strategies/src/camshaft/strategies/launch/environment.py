@@ -20,6 +20,7 @@ from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 
 Source = Literal["initialised", "variables", "slurm", "alone"]
+StartMethod = Literal["script", "fork"]
 
 # SLURM numbers steps from 0; those that are not the user's, such as the shell of `salloc`, have the last numbers.
 _FIRST_RESERVED_STEP = 0xFFFF_FFF0
@@ -170,29 +171,49 @@ def check_int(name: str, value: object, minimum: int, where: str) -> None:
     require(is_valid, name, "a positive int" if minimum else "an int from 0", value, where)
 
 
-def needs_launch(environment: ProcessEnvironment, num_processes: int, max_restarts: int, where: str) -> bool:
-    """Return whether `connect` has to launch the processes, as there is no other launcher.
+def choose_start(
+    environment: ProcessEnvironment, num_processes: int, max_restarts: int, wanted: StartMethod | None, where: str
+) -> StartMethod | None:
+    """Return how this process has to start the others; None if there are none, or another launcher has.
 
     Args:
         environment: The environment of this process.
         num_processes: The number of processes of the job.
         max_restarts: The maximum number of restarts.
+        wanted: What was asked for; None forks where an interpreter is interactive, and runs a script again elsewhere.
         where: The caller, for errors.
 
     Raises:
-        ValueError: If `max_restarts` is negative, or contradicts the launcher's.
+        ValueError: If `max_restarts` is negative, or contradicts the launcher's or the start; or if `wanted` is no
+            method of this system.
         RuntimeError: As `command_line`.
     """
     check_int("max_restarts", max_restarts, 0, where)
+    methods = ["script", *(["fork"] if hasattr(os, "fork") else [])]
+    require(wanted is None or wanted in methods, "start_method", f"None or one of {methods}", wanted, where)
     if environment.source == "alone":
-        is_launcher = num_processes > 1 or max_restarts > 0
-        if is_launcher:
-            command_line(num_processes, where)
-        return is_launcher
+        if num_processes == 1 and max_restarts == 0:
+            return None
+        if wanted == "fork" or (wanted is None and is_interactive() and "fork" in methods):
+            action = "Put the training in a script, which can be run again."
+            require(max_restarts == 0, "max_restarts", "0 where ranks are forks", max_restarts, where, action)
+            return "fork"
+        command_line(num_processes, where)
+        return "script"
     of_agent = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     rule, is_same = f"{of_agent}, as for the launcher of this process, or left out", max_restarts in (0, of_agent)
     require(is_same, "max_restarts", rule, max_restarts, where, f"Start `torchrun --max-restarts={max_restarts}`.")
-    return False
+    return None
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_interactive() -> bool:
+    """Return whether this process is a notebook's kernel, an IPython shell or an interactive shell of Python."""
+    return hasattr(builtins, "__IPYTHON__") or hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def command_line(num_processes: int, where: str) -> list[str]:
@@ -206,7 +227,10 @@ def command_line(num_processes: int, where: str) -> list[str]:
     reason = _unrepeatable_kind(main) or ("no script or module" if position is None else None)
     if position is None or reason is not None:
         rule = "1 where no script or module can be run once for each process"
-        action = f"Put it in a script, start that with `torchrun --nproc-per-node={num_processes}`, or pass devices=1."
+        action = (
+            f"Put it in a script, start that with `torchrun --nproc-per-node={num_processes}`, fork it "
+            "(Trainer(strategy='ddp_fork'), or start_method='fork' of a strategy), or pass devices=1."
+        )
         raise RuntimeError(must_be("devices", rule, num_processes, f"{where} in {reason}", action))
     arguments = list(sys.orig_argv)
     if main.__spec__ is None and getattr(main, "__file__", None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +11,11 @@ from attrs import frozen
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
-from camshaft.strategies.launch.environment import ProcessEnvironment, check_int
+from camshaft.strategies.launch.environment import (
+    ProcessEnvironment,
+    check_int,
+    is_interactive,
+)
 
 _ALL = -1
 
@@ -142,6 +147,23 @@ def _device(kind: str, device_idxs: list[int] | None, local_rank: int, num_local
     return torch.device(kind, local_rank)
 
 
+def avoid_cuda_in_checks() -> None:
+    """Let torch look for CUDA devices by NVML: its other check initialises CUDA, which forks cannot use then."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+
+def check_usable_in_fork(device: torch.device, where: str) -> None:
+    """Raise `RuntimeError` in a fork whose parent has used the accelerator, so that torch cannot use it here."""
+    module = None if device.type == "cpu" else torch.get_device_module(device)
+    if getattr(module, "_is_in_bad_fork", bool)():
+        name = device.type.upper()
+        raise RuntimeError(
+            f"{name} must be unused by the process that is forked, but torch has initialised it before {where} forks "
+            f"its ranks. Restart the kernel, and move nothing to {name} before the trainer does; also "
+            f"`torch.cuda.is_available()` initialises it, unless PYTORCH_NVML_BASED_CUDA_CHECK=1 is set."
+        )
+
+
 def choose_device(accelerator: str = "auto", device_idx: int = 0) -> torch.device:
     """Return the device of an accelerator's name.
 
@@ -156,6 +178,8 @@ def choose_device(accelerator: str = "auto", device_idx: int = 0) -> torch.devic
     """
     rule, where = "'auto', 'cpu', 'gpu' or a type of device that torch knows, such as 'cuda' or 'mps'", "choose_device"
     require(accelerator in ("auto", "gpu") or _is_type(accelerator), "accelerator", rule, accelerator, where)
+    if is_interactive():
+        avoid_cuda_in_checks()
     present = torch.accelerator.current_accelerator(check_available=True)
     best = None if present is None else present.type
     kind = {"auto": best or "cpu", "gpu": best}.get(accelerator, accelerator)

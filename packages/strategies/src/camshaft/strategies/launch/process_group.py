@@ -220,8 +220,8 @@ def _device_types(group: dist.ProcessGroup) -> set[str]:
     return {part.partition(":")[0] for part in dist.get_backend_config(group).split(",")}
 
 
-def _leave() -> None:
-    """Leave the group at interpreter exit."""
+def leave_process_group() -> None:
+    """Leave the group for good, at the end of this process."""
     global _joined
     joined, _joined = _joined, None
     if joined is None:
@@ -248,7 +248,7 @@ def _leave() -> None:
 @cache
 def _register_exit_hooks() -> None:
     """Leave the group at interpreter exit, and publish errors outside of a run. Only the first call has an effect."""
-    atexit.register(_leave)
+    atexit.register(leave_process_group)
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

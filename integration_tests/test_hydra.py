@@ -1,0 +1,62 @@
+"""Jobs of Hydra on two processes: one folder for all of them, and paths that hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from launching import run_ranks
+
+pytest.importorskip("hydra", reason="jobs are Hydra's")
+
+pytestmark = pytest.mark.processes
+
+SCRIPT = """
+import logging, os, pathlib
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from launching import report
+from camshaft.strategies import DDPStrategy
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(config):
+    folder = HydraConfig.get().runtime.output_dir
+    assert pathlib.Path(hydra.utils.to_absolute_path("data.txt")).read_text() == "here"
+    strategy = DDPStrategy(accelerator="cpu", devices=2)
+    strategy.connect()
+    logging.getLogger("job").info("rank %d of job %s", strategy.global_rank, config.name)
+    place = os.path.relpath(folder, hydra.utils.get_original_cwd())
+    report(strategy.world_size, config.name, place, os.getcwd() == folder)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "jobs"),
+    [
+        (["name=one two", "hydra.job.chdir=True"], ["one two"]),
+        (["name=a,b", "hydra.job.chdir=False", "--multirun"], ["a", "b"]),
+    ],
+)
+def test_ranks_of_a_job_share_its_folder(
+    arguments: list[str], jobs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "it's here"
+    (place / "conf").mkdir(parents=True)
+    # a folder of each process, if it were not told
+    dirs = "  run:\n    dir: runs/${now:%H-%M-%S-%f}\n  sweep:\n    dir: sweeps/${now:%H-%M-%S-%f}\n"
+    (place / "conf/config.yaml").write_text("name: none\nhydra:\n" + dirs)
+    (place / "data.txt").write_text("here")
+    (place / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(place)
+    outcome = run_ranks(Path("train.py").absolute(), 2, launcher="bare", args=arguments).succeeded()
+    assert outcome.reports[0] == outcome.reports[1]
+    assert [one[:2] for one in outcome.reports[0]] == [(2, name) for name in jobs]
+    (group,) = [one for one in (place / "runs", place / "sweeps") if one.exists()]
+    (folder,) = group.iterdir()  # one for all processes
+    for number, (_, name, place_of_job, is_inside) in enumerate(outcome.reports[0]):
+        job = folder / str(number) if len(jobs) > 1 else folder
+        assert place / place_of_job == job and is_inside == ("hydra.job.chdir=True" in arguments)
+        assert all(f"rank {rank} of job {name}" in (job / "train.log").read_text() for rank in range(2))
+        assert (job / ".hydra/config.yaml").read_text() == f"name: {name}\n"

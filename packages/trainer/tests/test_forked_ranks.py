@@ -1,0 +1,107 @@
+"""Verbs in forks of this process, as in a notebook: what it sees afterwards is what one process would have left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from trainer_parts import Regression, dataset
+
+from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.hooks_core import Callback
+from camshaft.trainer import Trainer, Tuner
+
+pytestmark = pytest.mark.processes
+
+
+class Net(Regression):
+    """Logs a loss of its own, and keeps a buffer that counts steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("num_steps", torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.num_steps += 1
+        loss = super().training_step(batch, batch_idx)
+        self.log("seen", loss, on_epoch=True)
+        return loss
+
+
+def fitted(folder: Path, num_processes: int) -> tuple[Net, Trainer, Any]:
+    torch.manual_seed(3)
+    net, loader = Net(), DataLoader(dataset(48), batch_size=8 // num_processes)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=num_processes,
+        strategy="auto" if num_processes == 1 else "ddp_notebook",
+        max_epochs=2,
+        default_root_dir=folder,
+        callbacks=[ModelCheckpoint(monitor="val_loss"), EarlyStopping("val_loss", patience=5)],
+        enable_progress_bar=False,
+    )
+    trainer.fit(net, loader, loader)
+    return net, trainer, loader
+
+
+def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
+    left = []
+    for num_processes in (1, 2):
+        folder = tmp_path / str(num_processes)
+        net, trainer, loader = fitted(folder, num_processes)
+        checkpoint = trainer.checkpoint_callback
+        assert isinstance(checkpoint, ModelCheckpoint) and isinstance(trainer.early_stopping_callback, EarlyStopping)
+        first = {"best": Path(checkpoint.best_model_path).relative_to(folder), "score": trainer.callback_metrics}
+        trainer.max_epochs = 3
+        trainer.fit(net, loader, loader)
+        (results,) = trainer.validate(net, loader, verbose=False)
+        left.append(
+            {
+                **first,
+                "weights": net.state_dict(),
+                "metrics": dict(trainer.callback_metrics),
+                "progress": (trainer.current_epoch, trainer.global_step, str(trainer.state.status)),
+                "waited": trainer.early_stopping_callback.best_score,
+                "results": results,
+                "folder": Path(trainer.log_dir).relative_to(folder),
+                "files": sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()),
+                "predictions": torch.cat(trainer.predict(net, loader, gather=True)),
+            }
+        )
+        if num_processes == 2:
+            with pytest.warns(UserWarning, match="holds weights and no states of optimizers"):
+                trainer.save_checkpoint(folder / "kept.ckpt")
+            again = Net.load_from_checkpoint(folder / "kept.ckpt")
+            torch.testing.assert_close(again.state_dict(), net.state_dict())
+            with pytest.raises(ValueError, match=r"`start_method` must be .*Search with one process"):
+                Tuner(trainer).lr_find(net, loader)
+    torch.testing.assert_close(left[1], left[0])
+
+
+class Interrupting(Callback):
+    """Interrupts the process that forked the ranks, as a notebook's button does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.starter, self.folder = os.getpid(), folder
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 3 and trainer.is_global_zero:
+            os.kill(self.starter, signal.SIGINT)
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        (self.folder / f"{trainer.global_rank} {type(exception).__name__}").touch()
+
+
+def test_weights_come_back_from_a_fit_that_is_interrupted(tmp_path: Path) -> None:
+    net, endless = Net(), DataLoader(TensorDataset(torch.randn(100_000, 3), torch.randn(100_000, 1)))
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp_fork", callbacks=Interrupting(tmp_path), **quiet)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(net, endless)
+    assert net.num_steps > 2 and trainer.interrupted and trainer.global_step > 2
+    assert {one.name.split()[0] for one in tmp_path.iterdir()} == {"0", "1"}
