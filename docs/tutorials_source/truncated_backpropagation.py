@@ -142,5 +142,3 @@ assert split.perplexities[-1] < whole.perplexities[-1]
 # What truncation costs: no gradient goes further back than a split, so what depends on more than 64 characters is
 # learned through the hidden state alone. Batches that are no tensors of (batch, time) are cut by
 # ``tbptt_split_batch(batch, split_size)``, which a module may override.
-#
-# :repository:`examples/char_gru.py` is a larger program, which then writes text of its own.
