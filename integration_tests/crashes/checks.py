@@ -122,6 +122,7 @@ class Checker:
         self._state: Any = {}
         self._trainer = make_trainer(run.scene, run.root, is_alone=True)
         self._known: dict[Any, Any] = {}
+        self._digests: dict[int, str] = {}  # by identity of what is known
         strategy: Any = self._trainer.strategy
         strategy.load_checkpoint = lambda path, **options: self._read(path)[0]
 
@@ -168,7 +169,8 @@ class Checker:
         if key not in self._known:
             try:
                 checkpoint = read_checkpoint(path)
-                self._known[key] = checkpoint, digest(checkpoint)
+                self._digests[id(checkpoint)] = digest(checkpoint)
+                self._known[key] = checkpoint, self._digests[id(checkpoint)]
             except (CheckpointError, OSError) as error:
                 self._known[key] = copy.copy(error)  # without the frames, and what these hold
         known = self._known[key]
@@ -200,7 +202,7 @@ class Checker:
         """Return why a checkpoint is not one of those that may be found, if it is not."""
         if checkpoint is None:
             return f"nothing is found, though save {oldest} was durable" if oldest >= 0 else None
-        order = self._run.orders.get(digest(checkpoint))
+        order = self._run.orders.get(self._digests.get(id(checkpoint)) or digest(checkpoint))
         if order is None:
             return "it is none that was saved"
         if not oldest <= order < num_begun:

@@ -8,6 +8,7 @@ there, empty, as soon as it is opened; in the middle of each write there is half
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -143,10 +144,21 @@ def put(state: State, url: str) -> None:
         return
     bucket, _, folder = place.partition("/")
     client = _client()
-    for one in client.list_objects_v2(Bucket=bucket).get("Contents", []):
-        client.delete_object(Bucket=bucket, Key=one["Key"])
-    for path, data in state.items():
-        client.put_object(Bucket=bucket, Key=join(folder, path), Body=data)
+    there = {one["Key"]: one for one in client.list_objects_v2(Bucket=bucket).get("Contents", [])}
+    wanted = {join(folder, path): data for path, data in state.items()}
+    kept: list[Any] = []  # the first ones, if they are there already and were written in this order
+    for key, data in wanted.items():
+        one = there.get(key)
+        if one is None or one["ETag"].strip('"') != hashlib.md5(data, usedforsecurity=False).hexdigest():
+            break
+        if kept and one["LastModified"] < kept[-1]["LastModified"]:
+            break
+        kept.append(one)
+    others = there.keys() - {one["Key"] for one in kept}
+    if others:
+        client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key} for key in sorted(others)]})
+    for key in list(wanted)[len(kept) :]:
+        client.put_object(Bucket=bucket, Key=key, Body=wanted[key])
 
 
 def make_bucket(url: str) -> None:
