@@ -52,6 +52,6 @@ def collection_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             if not gc.get_freeze_count():
-                gc.freeze()  # with the next line: move all objects to the oldest generation, which looks at none of them
+                gc.freeze()  # with the next line: move all objects to the oldest generation, but look at none
                 gc.unfreeze()
             gc.enable()
