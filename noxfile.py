@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / ".ci"))
 
 from distributions import (
     CONSTRAINTS,
-    ENVIRONMENT_WITH_TORCH,
     PACKAGES,
     PYTEST_NO_TESTS,
     ROOT,
+    SHARED,
+    SHARED_VARIABLE,
     STORE_LIBRARIES,
-    TORCH_VARIABLE,
     Package,
     extras_of_all,
     in_dependency_order,
@@ -40,7 +40,7 @@ from distributions import (
     pytest,
     quick_jobs,
     run_jobs,
-    share_torch,
+    share_installed,
     with_tests,
 )
 from gate import Job
@@ -239,7 +239,7 @@ def build(session: nox.Session) -> None:
     wheels = sorted(str(path) for path in directory.glob("*.whl"))
     clean = directory / "clean"
     session.run("python", "-m", "venv", str(clean))
-    share_torch(clean)
+    share_installed(clean)
     python = str(clean / "bin" / "python")
     options = ["--quiet", "--no-compile", "-c", str(CONSTRAINTS)]
     session.run(python, "-m", "pip", "install", *options, *wheels, external=True)
@@ -288,7 +288,7 @@ def without_compat(session: nox.Session) -> None:
             shutil.copy2(ROOT / name, copy / name)
     sessions = ["imports", "demo", "oldest"]
     command = [sys.executable, "-m", "nox", "-f", str(copy / "noxfile.py"), "-s", *sessions]
-    session.run(*command, external=True, env={TORCH_VARIABLE: str(ENVIRONMENT_WITH_TORCH)})
+    session.run(*command, external=True, env={SHARED_VARIABLE: str(SHARED)})
 
 
 if (ROOT / "packages" / "compat").exists():

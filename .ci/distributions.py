@@ -24,9 +24,9 @@ QUICK = "not processes"
 # Where quick tests run again, with other versions around them, a part of them shows the same.
 QUICK_AGAIN = f"{QUICK} and not exhaustive"
 FEWER_EXAMPLES = "--examples-factor=0.1"
-# The environment whose torch others share; that of the tree itself in sessions of a copy, which are told.
-TORCH_VARIABLE = "CAMSHAFT_TORCH_OF"
-ENVIRONMENT_WITH_TORCH = Path(os.environ.get(TORCH_VARIABLE) or ROOT / ".nox" / "tests")
+# The environment that others share what is installed with; sessions in a copy of the tree are told that of the tree.
+SHARED_VARIABLE = "CAMSHAFT_SHARED_ENVIRONMENT"
+SHARED = Path(os.environ.get(SHARED_VARIABLE) or ROOT / ".nox" / "tests")
 OF_TORCH = ("mpmath", "sympy", "torch")
 STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
 
@@ -136,7 +136,8 @@ def install(
     chosen = {package.distribution: package for package in packages}
     siblings, third_party = closure(chosen.values(), extras)
     if any(requirement.name == "torch" for requirement in third_party):
-        share_torch(Path(session.bin).parent)
+        has_all = chosen.keys() == PACKAGES.keys() and "test" in extras  # as the environment of `tests`
+        share_installed(Path(session.bin).parent, None if has_all else OF_TORCH)
     wheels = built or {}
     editables: list[str] = []
     for package in siblings:
@@ -150,38 +151,48 @@ def install(
     session.install(*options, *editables, *map(str, wheels.values()), *others)
 
 
-def share_torch(environment: Path, source: Path = ENVIRONMENT_WITH_TORCH) -> None:
-    """Give an environment that lacks torch what another has of it, if it has the same Python, as hard links.
+def share_installed(environment: Path, names: Collection[str] | None = OF_TORCH, source: Path = SHARED) -> None:
+    """Give an environment that lacks torch what another of the same Python has of some distributions, by hard links.
 
-    Python's compiled modules come along: to unpack torch and to compile it takes 20 processor seconds. pip finds it
-    installed, and replaces it where constraints ask for another version.
+    Compiled modules come along: to unpack torch and compile it takes 20 processor seconds, all else as long again. pip
+    finds them installed, and replaces what its constraints do not allow.
+
+    Args:
+        environment: Where they go.
+        names: Of distributions; None for all but this tree's.
+        source: The other environment.
     """
     for packages in source.glob("lib/python*/site-packages"):
         target = environment / packages.relative_to(source)
         if not target.is_dir() or any(target.glob("torch-*.dist-info")):
             continue
-        for distribution in (
-            found for name in OF_TORCH for found in metadata.distributions(name=name, path=[str(packages)])
-        ):
-            files = distribution.files or []
-            for file in (file for file in files if file.parts[0] == ".."):  # scripts, which name their Python
-                copied = (target / file).resolve()
-                copied.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(packages / file, copied)
-                text = copied.read_bytes()
-                copied.write_bytes(text.replace(os.fsencode(source / "bin"), os.fsencode(environment / "bin")))
-            folders = {file.parts[0] for file in files} - {".."}
-            for folder in sorted(folders, key=lambda name: name.endswith(".dist-info")):  # which says that all is there
-                if (packages / folder).is_dir():
-                    shutil.copytree(packages / folder, target / folder, copy_function=link, dirs_exist_ok=True)
-                else:
-                    link(packages / folder, target / folder)
+        for distribution in metadata.distributions(path=[str(packages)]):
+            name = canonicalize_name(distribution.name)
+            if name in (names or {name}) and name not in PACKAGES and name not in ("pip", "setuptools"):
+                _link_distribution(distribution.files or [], packages, target)
 
 
-def link(source: str | Path, target: str | Path) -> None:
-    """Make a hard link, or a copy on another file system."""
+def _link_distribution(files: Iterable[metadata.PackagePath], packages: Path, target: Path) -> None:
+    for file in (file for file in files if file.parts[0] == ".."):  # scripts, which name their Python, and manuals
+        copied = (target / file).resolve()
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(packages / file, copied)
+        environments = (os.fsencode(one.parents[2] / "bin") for one in (packages, target))
+        copied.write_bytes(copied.read_bytes().replace(*environments))
+    folders = {file.parts[0] for file in files} - {".."}
+    for folder in sorted(folders, key=lambda name: name.endswith(".dist-info")):  # which says that all is there
+        if (packages / folder).is_dir():
+            shutil.copytree(packages / folder, target / folder, copy_function=_link, dirs_exist_ok=True)
+        else:
+            _link(packages / folder, target / folder)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """Make a hard link, or a copy on another file system, unless the file is there."""
     try:
         os.link(source, target)
+    except FileExistsError:
+        return
     except OSError:
         shutil.copy2(source, target)
 

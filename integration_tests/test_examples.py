@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from launching import Launcher, run_ranks
 
 from camshaft.strategies import read_checkpoint
 
@@ -128,17 +129,19 @@ def test_the_command_that_the_demo_ends_with_prints_the_tree(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "num_processes", "precision"),
-    [("single_device", 1, "bf16-mixed"), ("ddp", 2, "32-true"), ("sharded", 2, "32-true")],
+    ("strategy", "num_processes", "precision", "launcher"),
+    [
+        ("single_device", 1, "bf16-mixed", "bare"),
+        ("ddp", 2, "32-true", "torchrun"),
+        ("sharded", 2, "32-true", "forked"),
+    ],
 )
 def test_a_hand_written_loop_runs_on_every_strategy(
-    strategy: str, num_processes: int, precision: str, tmp_path: Path
+    strategy: str, num_processes: int, precision: str, launcher: Launcher, tmp_path: Path
 ) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
-    script = str(ROOT / "examples/hand_written_loop.py")
-    arguments = ["--strategy", strategy, "--precision", precision, "--path", "model.ckpt"]
-    done = run(*(launcher if num_processes > 1 else []), script, *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = re.search(rf"^{num_processes} process\(es\): (\d+) of 2048 right", done.stdout, re.MULTILINE)
+    arguments = ["--strategy", strategy, "--precision", precision, "--path", tmp_path / "model.ckpt"]
+    script = ROOT / "examples/hand_written_loop.py"
+    output = run_ranks(script, num_processes, launcher=launcher, args=arguments).succeeded().output
+    said = re.search(rf"^{num_processes} process\(es\): (\d+) of 2048 right", output, re.MULTILINE)
     assert said is not None and int(said[1]) > 1900
     assert read_checkpoint(tmp_path / "model.ckpt")["state_dict"]["0.weight"].shape == (32, 2)

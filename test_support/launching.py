@@ -95,7 +95,8 @@ def run_ranks(
         num_processes: How many; only passed to the script (as `NUM_PROCESSES`) where it starts them itself ("bare").
         launcher: "forked" is the cheapest: processes that are forked after torch was imported, see forked_ranks.py;
             "torchrun"; "bare" is `python script.py`; "slurm" is what `srun` does: one process a rank, with SLURM's
-            variables and nobody who watches over them.
+            variables and nobody who watches over them. Agents of torchrun and ranks of SLURM are forked likewise,
+            unless they have disks of their own.
         timeout: After so many seconds everything is killed and the test fails.
         env: Environment variables for the processes, beyond this process's without those of launchers.
         args: Command-line arguments of the script.
@@ -116,6 +117,7 @@ def run_ranks(
             clean_environment() | {_REPORTS: str(reports), "NUM_PROCESSES": str(num_processes)} | dict(env or {})
         )
         command = [sys.executable, str(script), *map(str, args)]
+        is_forked = launcher != "bare" and disks is None
         if launcher == "forked":
             command[:1] = [str(num_processes), str(free_port())]
         elif launcher == "torchrun":
@@ -125,6 +127,8 @@ def run_ranks(
                 where = [f"--nnodes={num_processes}", "--nproc-per-node=1", "--rdzv-backend=c10d", endpoint]
             command[1:1] = ["-m", "torch.distributed.run", *where, *options]
         environments = [environment]
+        if is_forked and launcher != "forked":
+            command[:1] = ["1", ""]
         if launcher == "slurm":
             slurm = slurm_environments(num_processes, num_nodes=1 if disks is None else num_processes)
             environments = [environment | variables for variables in slurm]
@@ -134,7 +138,7 @@ def run_ranks(
             commands = [on_machine(number, command, disks[0], disk) for number, disk in enumerate(disks[1])]
         started = time.monotonic()
         with Path(folder, "output").open("w+") as output:
-            start = functools.partial(ForkedRanks, imports=imports) if launcher == "forked" else _start
+            start = functools.partial(ForkedRanks, imports=imports) if is_forked else _start
             pairs = zip(commands, environments, strict=True)
             exit_codes = _wait([start(one, variables, output.fileno()) for one, variables in pairs], timeout)
             output.seek(0)
@@ -219,7 +223,8 @@ class ForkedRanks:
     """Ranks of a script, forked by a process that has imported torch; to wait for and to end like a `Popen`.
 
     Args:
-        command: The number of ranks, the port of the first one, the script and its arguments.
+        command: The number of ranks, the port of the first one, the script, or -m and a module, and arguments. Without
+            a port nothing says the ranks who they are.
         environment: The ranks' environment variables; those that Python reads at its start are read once, at the first.
         output: Descriptor of the file that stdout and stderr go to.
         imports: Modules that the process has imported, too.
@@ -255,7 +260,7 @@ class ForkedRanks:
         return self._exit_code
 
     def terminate(self) -> None:
-        os.kill(self.pid, signal.SIGTERM)
+        os.killpg(self.pid, signal.SIGTERM)
 
 
 @functools.cache

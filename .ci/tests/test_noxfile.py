@@ -110,14 +110,14 @@ def test_an_environment_gets_the_torch_of_another_with_what_is_compiled(tmp_path
         (source / path).resolve().parent.mkdir(parents=True, exist_ok=True)
         (source / path).resolve().write_text(text)
     target.mkdir(parents=True)
-    distributions.share_torch(tmp_path / "target", tmp_path / "source")
+    distributions.share_installed(tmp_path / "target", source=tmp_path / "source")
     assert {path.name for path in target.iterdir()} == {"torch", "torch-2.0.dist-info"}
     compiled = target / "torch/__pycache__/__init__.pyc"
     assert compiled.samefile(source / compiled.relative_to(target))
     assert (tmp_path / "target/bin/torchrun").read_text() == script.replace("source", "target")
     (target / "torch-2.0.dist-info").rename(target / "torch-3.0.dist-info")
     compiled.unlink()
-    distributions.share_torch(tmp_path / "target", tmp_path / "source")
+    distributions.share_installed(tmp_path / "target", source=tmp_path / "source")
     assert not compiled.exists(), "what has a torch keeps it"
 
 

@@ -233,7 +233,7 @@ def test_a_strategy_object_says_itself_what_is_compiled(tmp_path: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on CPUs, and there is none here")
 def test_inductor_trains_to_about_the_same_weights(tmp_path: Path) -> None:
-    eager, compiled = made(CallsNet), made(CallsNet)
+    eager, compiled = made(Module), made(Module)
     quiet_trainer(tmp_path).fit(eager, loader(), loader())
     quiet_trainer(tmp_path, compile=True).fit(compiled, loader(), loader())
     torch.testing.assert_close(weights(compiled), weights(eager), rtol=1e-4, atol=1e-5)
