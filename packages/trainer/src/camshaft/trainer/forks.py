@@ -26,10 +26,8 @@ from camshaft.trainer.checkpoints import checkpoint_of
 from camshaft.trainer.running import attach_module, choose_data, choose_module
 
 _OF_VERB = ("status", "log_dir", "ckpt_path", "chosen_ckpt_path", "is_continuing")
-
-
 _LOADERS = {"fit": {"train": "train_dataloaders", "validate": "val_dataloaders"}}
-"""Arguments of loaders by verb, those of other verbs than fit left out."""
+"""Arguments that are loaders, by stage; of other verbs it is `dataloaders`."""
 
 
 def run_in_forks(trainer: Any, verb: Verb, arguments: Mapping[str, Any]) -> Any:
@@ -53,6 +51,8 @@ def run_in_forks(trainer: Any, verb: Verb, arguments: Mapping[str, Any]) -> Any:
     given = {name: value for name, value in arguments.items() if name != "self"}
     loaders = {stage: given[name] for stage, name in _LOADERS.get(verb, {verb: "dataloaders"}).items()}
     module = choose_module(verb, given["model"], trainer.model)
+    if given["model"] is not None:
+        given["model"] = module  # of a module that `torch.compile` wrapped, the module itself
     previous = trainer.datamodule if module is trainer.model else None
     given_loaders, data = choose_data(verb, loaders, given["datamodule"], previous)
     trainer.find_log_dir()  # a logger numbers its run here, so that a later verb goes on with it
