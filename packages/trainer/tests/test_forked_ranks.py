@@ -25,9 +25,11 @@ class Net(Regression):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("num_steps", torch.zeros(()))
+        self.batches: list[int] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         self.num_steps += 1
+        self.batches.append(batch_idx)
         loss = super().training_step(batch, batch_idx)
         self.log("seen", loss, on_epoch=True)
         return loss
@@ -42,7 +44,7 @@ def fitted(folder: Path, num_processes: int) -> tuple[Net, Trainer, Any]:
         strategy="auto" if num_processes == 1 else "ddp_notebook",
         max_epochs=2,
         default_root_dir=folder,
-        callbacks=[ModelCheckpoint(monitor="val_loss"), EarlyStopping("val_loss", patience=5)],
+        callbacks=[ModelCheckpoint(monitor="val_loss"), EarlyStopping("val_loss", stopping_threshold=1e9)],
         enable_progress_bar=False,
     )
     trainer.fit(net, loader, loader)
@@ -56,6 +58,7 @@ def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
         net, trainer, loader = fitted(folder, num_processes)
         checkpoint = trainer.checkpoint_callback
         assert isinstance(checkpoint, ModelCheckpoint) and isinstance(trainer.early_stopping_callback, EarlyStopping)
+        batches = net.batches
         first = {"best": Path(checkpoint.best_model_path).relative_to(folder), "score": trainer.callback_metrics}
         trainer.max_epochs = 3
         trainer.fit(net, loader, loader)
@@ -64,6 +67,8 @@ def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
             {
                 **first,
                 "weights": net.state_dict(),
+                "batches": (batches, list(net.batches)),
+                "rows": len((Path(trainer.log_dir) / "metrics.csv").read_text().splitlines()),
                 "metrics": dict(trainer.callback_metrics),
                 "progress": (trainer.current_epoch, trainer.global_step, str(trainer.state.status)),
                 "waited": trainer.early_stopping_callback.best_score,

@@ -7,6 +7,7 @@ and forwards signals.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import uuid
 from typing import NoReturn
@@ -15,7 +16,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from camshaft.strategies.launch.environment import command_line, num_cores
+from camshaft.strategies.checks import require
+from camshaft.strategies.launch.environment import command_line, num_cores, script_position
 from camshaft.strategies.launch.failures import print_message
 
 
@@ -32,7 +34,7 @@ def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
         SystemExit: Always otherwise: with 0 if all processes succeeded; else with the status of the one that failed
             first, or 128 plus the number of the signal that ended it or this process.
     """
-    command = _as_hydra_job(command_line(num_processes, where))
+    command = _as_hydra_job(command_line(num_processes, where), where)
     # Otherwise each process would start a thread per core.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_processes)))
     config = LaunchConfig(
@@ -56,26 +58,33 @@ def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
     raise SystemExit(0)
 
 
-def _as_hydra_job(command: list[str]) -> list[str]:
+def _as_hydra_job(command: list[str], where: str) -> list[str]:
     """Return the command with which ranks of a job of Hydra write into this process's folder, not one of their time.
 
     They begin in the directory in which this process began, which a job may have left (`hydra.job.chdir`). In a sweep
     (`--multirun`) they run all of its jobs.
+
+    Raises:
+        RuntimeError: If a sweep chooses values as it goes, which ranks would choose each for itself, or runs its jobs
+            elsewhere.
     """
     module = sys.modules.get("hydra.core.hydra_config")
     if module is None or not module.HydraConfig.initialized():
         return command
     config = module.HydraConfig.get()
     is_sweep = config.mode is not None and config.mode.name == "MULTIRUN"
+    for part in ("sweeper", "launcher") if is_sweep else ():
+        kind = str(config[part]._target_).rpartition(".")[2]
+        rule, action = "basic, as each rank runs the sweep", "Keep it in one process: Trainer(strategy='ddp_fork')."
+        require(kind.startswith("Basic"), f"hydra/{part}", rule, kind, where, action, RuntimeError)
     folder = os.path.join(config.runtime.cwd, config.sweep.dir) if is_sweep else config.runtime.output_dir
     quoted = folder.replace("'", r"\'")
     override = f"hydra.{'sweep' if is_sweep else 'run'}.dir='{quoted}'"
     os.chdir(config.runtime.cwd)
     # the parser takes overrides in one place only, and the last one of a name counts
-    is_override = [
-        idx > 1 and not one.startswith("-") and ("=" in one or one[:1] == "~") for idx, one in enumerate(command)
-    ]
-    position = len(command) - is_override[::-1].index(True) if any(is_override) else len(command)
+    first = (script_position(command) or 0) + 1
+    own = [idx for idx in range(first, len(command)) if re.match(r"~|[^-].*=", command[idx])]
+    position = own[-1] + 1 if own else len(command)
     return [*command[:position], override, *command[position:]]
 
 
