@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from handwritten_loop import Model, Trainer
 from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver, resolve
 from camshaft.hooks_core.check import ConformanceError
 from camshaft.hooks_core.conformance import FEATURES, SCENARIOS, Adapter, Scenario, certify, conform, run_scenario
-from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, ZeroGrad
+from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, HookPlace, ZeroGrad
 
 
 def test_names_are_unique_and_every_verb_and_feature_is_tried() -> None:
@@ -428,6 +430,79 @@ def test_a_registered_hook_hides_no_departure() -> None:
 
     report = certify(handwritten_loop.adapter(Forgetful), verbs=("fit",), features=())
     assert not report.passed and "on_before_backward" in str(report)
+
+
+SOUP = HookSpec("on_soup", "Before noon.", (Receiver.CALLBACK, Receiver.MODULE))
+
+
+@pytest.mark.parametrize(
+    ("place", "passes"),
+    [
+        (HookPlace("before", "training_step"), True),
+        (HookPlace("before", "training_step", "at_most_once"), True),
+        (HookPlace("after", "on_train_batch_start", "any"), True),
+        (HookPlace("after", "training_step"), False),
+        (HookPlace("before", "on_train_batch_start", "any"), False),
+        (HookPlace("within", "training_step"), False),
+        (None, True),
+    ],
+)
+def test_a_registered_hook_is_held_to_the_place_that_was_stated(place: HookPlace | None, passes: bool) -> None:
+    catalogue = CATALOGUE.copy()
+    catalogue.register(LUNCH, place)
+
+    def run(scenario: Scenario, module: Any, callbacks: Sequence[Any]) -> None:
+        Lunching(scenario, resolve(callbacks=callbacks, module=module, catalogue=catalogue)).run()
+
+    report = certify(Adapter(run, Model), verbs=("fit",), features=(), catalogue=catalogue)
+    assert report.passed is passes
+    if not passes:
+        assert "on_lunch" in str(report)
+
+
+@pytest.mark.parametrize(("times", "passes"), [("once", True), ("at_most_once", True), ("any", True), (None, False)])
+def test_a_module_may_call_a_registered_hook_within_its_own(times: Any, passes: bool) -> None:
+    catalogue = CATALOGUE.copy()
+    where = HookPlace("within", "training_step", times) if times else HookPlace("after", "training_step")
+    catalogue.register(LUNCH, where)
+    catalogue.register(SOUP, HookPlace("before", "on_lunch"))
+    hooks: list[Any] = []
+
+    class Hungry(Model):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            hooks[-1].on_soup()
+            hooks[-1].on_lunch("soup")
+            return super().training_step(batch, batch_idx)
+
+    def run(scenario: Scenario, module: Any, callbacks: Sequence[Any]) -> None:
+        hooks.append(resolve(callbacks=callbacks, module=module, catalogue=catalogue))
+        Trainer(scenario, hooks[-1]).run()
+
+    assert certify(Adapter(run, Hungry), verbs=("fit",), features=(), catalogue=catalogue).passed is passes
+
+
+@pytest.mark.parametrize(
+    ("spec", "place", "message"),
+    [
+        (LUNCH, HookPlace("after", "on_dinner"), r"`place\.hook` must be a hook of the catalogue, but got 'on_dinner'"),
+        (LUNCH, HookPlace("after", "train_dataloader"), r"`place` must be left out for hooks of the kinds provide and"),
+        (HookSpec("meal", "At noon.", (Receiver.DATA,), kind="provide"), HookPlace("after", "setup"), "such as 'meal'"),
+    ],
+)
+def test_a_place_that_no_order_has_is_refused(spec: HookSpec, place: HookPlace, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CATALOGUE.copy().register(spec, place)
+
+
+def test_a_hook_has_one_place_and_copies_keep_it() -> None:
+    catalogue = CATALOGUE.copy()
+    catalogue.register(LUNCH, HookPlace("after", "setup"))
+    catalogue.register(LUNCH, HookPlace("after", "setup"))
+    with pytest.raises(ValueError, match=r"`spec\.name` must be new to the catalogue"):
+        catalogue.register(LUNCH)
+    copied = pickle.loads(pickle.dumps(catalogue))
+    assert catalogue.copy().places == copied.places == {"on_lunch": HookPlace("after", "setup")}
+    assert pickle.loads(pickle.dumps(CATALOGUE)) is copy.deepcopy(CATALOGUE) is CATALOGUE
 
 
 def test_a_registered_hook_may_be_in_a_catalogue_of_its_own() -> None:

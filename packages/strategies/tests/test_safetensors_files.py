@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from camshaft.strategies import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies import CheckpointError, consolidate_checkpoint, read_checkpoint, write_checkpoint
 from camshaft.strategies.__main__ import main
 from camshaft.strategies.checkpoints.safetensors_files import export_safetensors, import_safetensors, read_safetensors
 
@@ -32,6 +33,53 @@ def test_the_weights_of_a_checkpoint_are_read_by_other_tools_and_back(tmp_path: 
     other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to(torch.bfloat16)
     other.load_state_dict(back["state_dict"])
     assert torch.equal(other[0].weight, model[0].weight)
+
+
+def test_split_weights_are_read_by_their_index(tmp_path: Path) -> None:
+    weights = {name: torch.randn(size) for name, size in (("a", 4), ("b", 6), ("c", 20), ("d.bias", 1), ("d", 2))}
+    write_checkpoint({"state_dict": weights}, tmp_path / "all.ckpt")
+    folder = tmp_path / "hub"
+    words = ["consolidate", str(tmp_path / "all.ckpt"), str(folder / "model.safetensors"), "--max-shard-bytes", "48"]
+    assert main(words) == 0
+    names = [f"model-{idx:05}-of-00003.safetensors" for idx in (1, 2, 3)]
+    assert sorted(os.listdir(folder)) == [*names, "model.safetensors.index.json"]
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    assert index["metadata"] == {"total_size": 33 * 4}
+    assert index["weight_map"] == {"a": names[0], "b": names[0], "c": names[1], "d.bias": names[2], "d": names[2]}
+    assert main(["consolidate", str(folder / "model.safetensors.index.json"), str(tmp_path / "back.ckpt")]) == 0
+    back = read_checkpoint(tmp_path / "back.ckpt")["state_dict"]
+    assert list(back) == list(weights) and all(torch.equal(back[name], weights[name]) for name in weights)
+
+    (folder / "model.safetensors").touch()
+    with pytest.raises(FileExistsError, match=r"`path` must be free where the weights are split, since readers take"):
+        export_safetensors(tmp_path / "all.ckpt", folder / "model.safetensors", 40)
+    save_file({"a": weights["a"]}, folder / names[0])
+    with pytest.raises(CheckpointError, match="an index of the files beside it, which lack 'b'"):
+        read_safetensors(folder / "model.safetensors.index.json")
+    (folder / names[1]).unlink()
+    with pytest.raises(FileNotFoundError, match=names[1]):
+        read_safetensors(folder / "model.safetensors.index.json")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="must be an index of safetensors files"):
+        read_safetensors(folder / "model.safetensors.index.json")
+
+
+@pytest.mark.parametrize("max_shard_bytes", [None, 60])
+def test_hugging_faces_library_loads_what_was_written(tmp_path: Path, max_shard_bytes: int | None) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    model, other = (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)) for _ in range(2))
+    write_checkpoint({"state_dict": model.state_dict()}, tmp_path / "all.ckpt")
+    export_safetensors(tmp_path / "all.ckpt", tmp_path / "hub/model.safetensors", max_shard_bytes)
+    hub.load_torch_model(other, tmp_path / "hub")
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_a_size_of_files_that_has_no_meaning_is_refused(tmp_path: Path) -> None:
+    write_checkpoint({"state_dict": {"a": torch.ones(1)}}, tmp_path / "all.ckpt")
+    with pytest.raises(ValueError, match="`max_shard_bytes` must be positive, but got 0"):
+        consolidate_checkpoint(tmp_path / "all.ckpt", tmp_path / "a.safetensors", 0)
+    with pytest.raises(ValueError, match="`max_shard_bytes` must be None where the target is no safetensors file"):
+        consolidate_checkpoint(tmp_path / "all.ckpt", tmp_path / "a.ckpt", 9)
 
 
 def test_tied_and_overlapping_weights_are_written_under_each_name(tmp_path: Path) -> None:

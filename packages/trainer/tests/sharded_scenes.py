@@ -20,7 +20,7 @@ from trainer_parts import Regression, loader
 
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core import Callback
-from camshaft.strategies import DDPStrategy, ShardedStrategy
+from camshaft.strategies import DDPStrategy, ShardedStrategy, read_checkpoint
 from camshaft.strategies.precision import ScaledPrecision
 from camshaft.trainer import JointOptimizer, Trainer, WeightedLoss, seed_everything
 
@@ -121,6 +121,30 @@ def train_jointly(folder: Path) -> dict[str, Any]:
     return {**found, "by hand": whole(module)}
 
 
+class Frozen(Layers):
+    """Its blocks are a frozen base; the layer is trained."""
+
+    def configure_sharded_model(self) -> None:
+        super().configure_sharded_model()
+        self.blocks.requires_grad_(False)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.layer.parameters(), lr=0.02)
+
+
+def train_adapters(folder: Path) -> dict[str, Any]:
+    """A fit whose checkpoints hold what is trained, and one that goes on from its first epoch."""
+    found: dict[str, Any] = {}
+    for name, max_epochs, ckpt_path in (("whole", 2, None), ("first", 1, None), ("resumed", 2, "last")):
+        root = folder / f"is whole {name == 'whole'}"
+        trainer = trainer_in(root, max_epochs=max_epochs, strategy="sharded", save_only="trainable")
+        module = Frozen()
+        trainer.fit(module, loaders(2), loader(3), ckpt_path=ckpt_path)
+        found[name] = whole(module)
+    found["saved"] = sorted(read_checkpoint(root / "kept" / "last.ckpt")["state_dict"])
+    return found
+
+
 def loaders(num_processes: int) -> Any:
     whole_batches: Any = loader(8)
     return torch.utils.data.DataLoader(whole_batches.dataset, batch_size=8 // num_processes)
@@ -211,6 +235,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     report("train", train(folder, 2, strategy="sharded"))
     report("jointly", train_jointly(folder / "jointly"))
+    report("adapters", train_adapters(folder / "adapters"))
     report("weighted", train_weighted(folder / "weighted"))
     for accumulation in ("reduce", "keep", "keep_all"):
         arguments = {"accelerator": "cpu", "accumulation": accumulation}

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from camshaft.hooks_core.conformance import SCENARIOS, Adapter, Scenario, run_scenario
+from camshaft.hooks_core import CATALOGUE, Catalogue, HookPlace, HookSpec, Receiver
+from camshaft.hooks_core.conformance import SCENARIOS, Adapter, Scenario, certify, run_scenario
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer import DataModule, Trainer, TrainingModule
 
@@ -60,7 +61,15 @@ class Batches(DataModule):
     predict_dataloader = test_dataloader
 
 
-def run(root: Path, scenario: Scenario, module: Any, callbacks: Any, data: Any = None, strategy: Any = None) -> None:
+def run(
+    root: Path,
+    scenario: Scenario,
+    module: Any,
+    callbacks: Any,
+    data: Any = None,
+    strategy: Any = "auto",
+    catalogue: Catalogue | None = None,
+) -> None:
     data.scenario = scenario
     trainer = Trainer(
         accelerator="cpu",
@@ -71,6 +80,7 @@ def run(root: Path, scenario: Scenario, module: Any, callbacks: Any, data: Any =
         accumulate_grad_batches=scenario.accumulate_grad_batches,
         callbacks=list(callbacks),
         default_root_dir=root,
+        catalogue=catalogue,
     )
     getattr(trainer, scenario.verb)(module, datamodule=data)
 
@@ -80,3 +90,25 @@ def run(root: Path, scenario: Scenario, module: Any, callbacks: Any, data: Any =
 def test_the_trainer_conforms(scenario: Scenario, tmp_path: Path) -> None:
     adapter = Adapter(partial(run, tmp_path), Line, Batches, partial(SingleDeviceStrategy, "cpu"))
     assert len(run_scenario(adapter, scenario)) > 0
+
+
+class Painting(Line):
+    """Calls a hook that a third party registered, at the end of its own."""
+
+    def on_validation_epoch_end(self) -> None:
+        self.trainer.hooks.on_images_saved("out")
+
+
+@pytest.mark.new_feature("hooks-core")
+@pytest.mark.parametrize(("hook", "passes"), [("on_validation_epoch_end", True), ("on_train_start", False)])
+def test_a_registered_hook_of_a_copied_catalogue_is_found_and_held_to_its_place(
+    hook: str, passes: bool, tmp_path: Path
+) -> None:
+    spec = HookSpec("on_images_saved", "After images were saved.", (Receiver.CALLBACK,), ("folder",))
+    catalogue = CATALOGUE.copy()
+    catalogue.register(spec, HookPlace("within", hook, "at_most_once"))
+    adapter = Adapter(partial(run, tmp_path, catalogue=catalogue), Painting, Batches)
+    validating = [one for one in SCENARIOS if one.num_val_batches and not one.features][:1]
+    report = certify(adapter, scenarios=validating, catalogue=catalogue)
+    assert report.passed is passes and validating, report
+    assert passes or "on_images_saved" in str(report)

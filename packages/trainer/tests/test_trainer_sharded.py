@@ -33,6 +33,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return train(tmp_path_factory.mktemp("alone"), 1)
 
 
+def test_a_sharded_run_goes_on_exactly_from_what_is_trained_alone(ranks: tuple[dict[str, Any], ...]) -> None:
+    for found in ranks:
+        adapters = found["adapters"]
+        assert_same(adapters["resumed"], adapters["whole"])
+        assert adapters["saved"] == ["layer.bias", "layer.weight"]
+        assert adapters["first"].keys() > {"layer.bias", "blocks.0.weight"}
+
+
 def test_a_sharded_model_ends_with_the_weights_of_one_process(sharded: Any, alone: dict[str, Any]) -> None:
     first, second = sharded
     assert_same(first["weights"], second["weights"])

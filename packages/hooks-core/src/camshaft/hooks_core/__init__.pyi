@@ -14,6 +14,7 @@ from camshaft.hooks_core.dispatch.implementation import not_a_hook as not_a_hook
 from camshaft.hooks_core.dispatch.resolve import no_op as no_op
 from camshaft.hooks_core.dispatch.resolve import resolve as resolve
 from camshaft.hooks_core.eras.faults import find_faults as find_faults
+from camshaft.hooks_core.spec import HookPlace as HookPlace
 from camshaft.hooks_core.spec import HookSpec as HookSpec
 from camshaft.hooks_core.spec import Receiver as Receiver
 from camshaft.hooks_core.spec import hook as hook

@@ -11,11 +11,11 @@ from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.grammar.conditions import Condition
 from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle
 from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, hooks_in
+from camshaft.hooks_core.grammar.places import placed
 from camshaft.hooks_core.grammar.present import Optimization
-from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.hooks_core.spec import UNORDERED_KINDS, ZeroGrad
 from camshaft.hooks_core.trace import Event, Participant, Trace
 
-_FREE_KINDS = ("provide", "state")
 _NUM_SHOWN_BEFORE = 3
 
 
@@ -55,14 +55,15 @@ def check(
 
     Every receiver that implements a hook must be called exactly once per emission, in the catalogue's order. Hooks
     that provide something or that save a receiver's own state may be called at any time, and so may hooks that a third
-    party registered. A run that raised is accepted if it follows the life cycle up to there, then calls `on_exception`
-    and `teardown` on all that implement them, except those that were torn down before.
+    party registered without a place. A run that raised is accepted if it follows the life cycle up to there, then calls
+    `on_exception` and `teardown` on all that implement them, except those that were torn down before.
 
     Args:
         trace: The run, with its participants.
         verb: "fit", "validate", "test" or "predict".
         cycle: The order that is meant. The default is camshaft's own, with the hooks of receivers that were written
-            for another protocol, or that of the protocol whose hooks the trace recorded.
+            for another protocol, or that of the protocol whose hooks the trace recorded. Registered hooks are put into
+            their places in it.
         catalogue: The hooks that there are.
         optimization: Kind of optimization, as `life_cycle` takes it. The default reads it from the trace: "manual" if
             the module's `automatic_optimization` was false when it was recorded; "none" if `configure_optimizers`
@@ -86,8 +87,13 @@ def check(
     if verb == "fit" and optimization != "automatic":
         shown += f" --optimization {optimization}"
     receivers = _receivers(trace.participants, catalogue)
-    reports = {*hooks_in(add(after_an_exception()))} - {*hooks_in(cycle)}
-    _Walk(trace.events, verb, catalogue, receivers, shown, add, reports).run(Automaton(cycle, receivers))
+    of_run = placed(cycle, catalogue)
+
+    def complete(node: Node) -> Node:
+        return placed(add(node), catalogue)
+
+    reports = {*hooks_in(complete(after_an_exception()))} - {*hooks_in(of_run)}
+    _Walk(trace.events, verb, catalogue, receivers, shown, complete, reports).run(Automaton(of_run, receivers))
 
 
 def _optimization(trace: Trace) -> Optimization:
@@ -110,8 +116,8 @@ def _receivers(participants: Sequence[Participant], catalogue: Catalogue) -> Cal
 
 
 def _is_free(hook: str, catalogue: Catalogue) -> bool:
-    """Return whether a hook may be called at any time: by its kind, or because a third party registered it."""
-    return catalogue[hook].kind in _FREE_KINDS or hook in catalogue.registered
+    """Return whether a hook may be called at any time: by its kind, or since it was registered without a place."""
+    return catalogue[hook].kind in UNORDERED_KINDS or hook in catalogue.registered - catalogue.places.keys()
 
 
 @attrs.define
@@ -345,8 +351,10 @@ class Automaton:
         match node:
             case Call():
                 return self._emit(at, node)
-            case Within(hook=hook, body=body):
-                return self._emit(at, Call(hook), body) if self._receivers(hook) else self._build(body, at)
+            case Within(hook=hook, body=body, call=call, alone=alone):
+                if self._receivers(hook):
+                    return self._emit(at, call or Call(hook), body)
+                return self._build(body if alone is None else alone, at)
             case Seq(items=items):
                 for item in items:
                     at = self._build(item, at)

@@ -223,7 +223,8 @@ def certify(
             not recorded, and scenarios that cannot do without them are left out.
         scenarios: The scenarios to choose from; None means `SCENARIOS`.
         zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
-        catalogue: The hooks that there are. Those that a third party registered may be called at any time.
+        catalogue: The hooks that there are. Those that a third party registered without a place may be called
+            at any time.
 
     Raises:
         ValueError: If a verb, a feature, a hook or the place of zeroing is unknown, or no scenario is left.

@@ -27,6 +27,9 @@ VERBS: tuple[Verb, ...] = get_args(Verb)
 ZERO_GRADS: tuple[ZeroGrad, ...] = get_args(ZeroGrad)
 """All places where gradients may be zeroed."""
 
+UNORDERED_KINDS: tuple[Kind, ...] = ("provide", "state")
+"""Kinds of hooks that may be called at any time."""
+
 SKIP_EPOCH = -1
 """Result of `on_train_batch_start` that skips the rest of the epoch."""
 
@@ -80,6 +83,26 @@ class HookSpec:
     def can_skip_epoch(self) -> bool:
         """True if a return value of -1 skips the rest of the epoch."""
         return self.returns.startswith("-1")
+
+
+@attrs.frozen
+class HookPlace:
+    """Place of a registered hook in the life cycles: beside another hook, wherever that stands.
+
+    Args:
+        moment: "before" or "after" the calls of all receivers of the other hook; or "within" the call of each, where
+            the receiver itself calls the registered hook, at most once if one of several does so.
+        hook: The other hook's name.
+        times: Number of calls in that place: "once", "at_most_once" or "any".
+    """
+
+    moment: Literal["before", "after", "within"] = attrs.field(
+        validator=attrs.validators.in_(("before", "after", "within"))
+    )
+    hook: str
+    times: Literal["once", "at_most_once", "any"] = attrs.field(
+        default="once", validator=attrs.validators.in_(("once", "at_most_once", "any"))
+    )
 
 
 def hook(*receivers: Receiver, when: str = "", kind: Kind = "event", **facts: Any) -> Callable[[_Method], _Method]:

@@ -24,4 +24,5 @@ from camshaft.loops.state.run import EpochState as EpochState
 from camshaft.loops.state.run import FitOrder as FitOrder
 from camshaft.loops.state.run import OptimizationFactory as OptimizationFactory
 from camshaft.loops.state.run import Run as Run
+from camshaft.loops.state.run import SaveOnly as SaveOnly
 from camshaft.loops.state.run import SaveRequest as SaveRequest

@@ -21,6 +21,9 @@ with everything in it, which any strategy reads. The suffix .safetensors chooses
   consolidate run/last.ckpt model.safetensors   the weights (state_dict) only
   consolidate model.safetensors model.ckpt      a checkpoint with these weights and nothing else
 
+With --max-shard-bytes 5000000000 larger weights become model-00001-of-00003.safetensors, ... and
+model.safetensors.index.json, as libraries of Hugging Face read them. SRC may be such an index.
+
 It runs in one process and needs memory for the whole checkpoint. DST is written to a temporary file and
 renamed, so that it is complete or absent; an existing file is replaced."""
 
@@ -41,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     consolidating.add_argument("source", metavar="SRC", help="a checkpoint: directory, file, or .safetensors")
     consolidating.add_argument("target", metavar="DST", help="the file to write")
+    size = "size of a .safetensors file above which the weights are split"
+    consolidating.add_argument("--max-shard-bytes", metavar="N", type=int, help=size)
     parsed = parser.parse_args(arguments)
     try:
-        consolidate_checkpoint(parsed.source, parsed.target)
+        consolidate_checkpoint(parsed.source, parsed.target, parsed.max_shard_bytes)
     except (CheckpointError, OSError, ValueError, TypeError, ModuleNotFoundError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return _EXIT_ERROR

@@ -1,10 +1,13 @@
-"""Commands and classes that other distributions add to the command line, by their entry points."""
+"""Entry points of other distributions: commands and classes for the command line, and a list of all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
+
+from camshaft.hooks_core.support.registered_names import CALLBACKS, LOGGERS, PRECISIONS, STRATEGIES, describe
 
 COMMANDS = "camshaft.trainer.commands"
 """Group of functions that take the words after a command, and return the exit status."""
@@ -26,3 +29,29 @@ def added_classes() -> Iterator[Any]:
     for one in entry_points(group=CLASSES):
         module = one.load()
         yield from (getattr(module, name) for name in module.__all__)
+
+
+_GROUPS = (CALLBACKS, LOGGERS, STRATEGIES, PRECISIONS, COMMANDS, CLASSES)
+
+
+def list_plugins(words: Sequence[str]) -> int:
+    """Print what installed distributions register, with their versions, and the error of each that cannot be imported.
+
+    Args:
+        words: The words after the command: none but `--help`.
+
+    Returns:
+        The exit status: 1 if something cannot be imported, else 0.
+    """
+    about = f"List what installed distributions register, by the entry points {', '.join(_GROUPS)}."
+    argparse.ArgumentParser("python -m camshaft.trainer plugins", description=about).parse_args(words)
+    rows, num_broken = [], 0
+    for entry in (one for group in _GROUPS for one in entry_points(group=group)):
+        row = f"{entry.group}  {entry.name}  {entry.value}  ({describe(entry)})"
+        try:
+            entry.load()
+        except Exception as error:
+            row, num_broken = f"{row}\n    broken: {type(error).__name__}: {error}", num_broken + 1
+        rows.append(row)
+    print("\n".join(dict.fromkeys(rows)) or "No installed distribution registers anything.")
+    return int(num_broken > 0)

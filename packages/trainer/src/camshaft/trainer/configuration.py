@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -11,16 +12,18 @@ import torch
 
 import camshaft.callbacks as stock  # imports its exports on access
 import camshaft.strategies as strategies
-from camshaft.hooks_core import CATALOGUE, Callback
+from camshaft.hooks_core import CATALOGUE, Callback, Catalogue
 from camshaft.hooks_core.dispatch.candidates import candidates
 from camshaft.hooks_core.protocols import check_strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.registered_names import CALLBACKS, LOGGERS, STRATEGIES, load_registered, registered
 from camshaft.loops import FitLimits, PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.state.callback_state import check_state_keys
 from camshaft.strategies import SingleDeviceStrategy, choose_device, find_process_environment
 from camshaft.strategies.precision import choose_precision
 
 _WHERE = "Trainer"
+_STOCK: Any = stock  # whose `__all__` type checkers do not see
 _Settings = TypeVar("_Settings")
 
 
@@ -30,6 +33,7 @@ def choose_callbacks(
     enable_progress_bar: bool | None,
     enable_model_summary: bool | None,
     enable_checkpointing: bool | None,
+    catalogue: Catalogue = CATALOGUE,
 ) -> list[Any]:
     """Return the callbacks in the order in which they run: those passed, then progress bar, summary, checkpoint.
 
@@ -39,6 +43,7 @@ def choose_callbacks(
     Args:
         callbacks: A callback, callbacks, or None.
         enable_progress_bar, enable_model_summary, enable_checkpointing: Arguments of the trainer of these names.
+        catalogue: The hooks that there are.
 
     Raises:
         TypeError: If something is no callback.
@@ -47,7 +52,7 @@ def choose_callbacks(
     """
     chosen = listed(callbacks)
     for callback in chosen:
-        _check_callback(callback)
+        _check_callback(callback, catalogue)
     # by name: a class is imported when it is asked for, and a quiet trainer asks for none
     kinds: tuple[tuple[str, str, bool | None, bool | None, str], ...] = (
         ("ProgressBar", "RichProgressBar", enable_progress_bar, True, "enable_progress_bar"),
@@ -180,10 +185,70 @@ def listed(callbacks: Any) -> list[Any]:
     return list(callbacks) if is_several else [callbacks]
 
 
+def made_callbacks(callbacks: Any) -> list[Any]:
+    """Return a list of the argument `callbacks`, with objects in place of names.
+
+    Raises:
+        TypeError, ValueError: If a name is that of no callback, or of one that needs arguments.
+        ImportError: If what a distribution registers under it cannot be imported.
+    """
+    return [_made("callbacks", one, CALLBACKS) if isinstance(one, str) else one for one in listed(callbacks)]
+
+
+def made_loggers(loggers: Any, save_dir: str) -> list[Any]:
+    """Return a list of the argument `logger`, with objects in place of names; see `made_callbacks`.
+
+    Args:
+        loggers: The argument.
+        save_dir: The folder for loggers by name that require one.
+    """
+    return [
+        _made("logger", one, LOGGERS, save_dir=save_dir) if isinstance(one, str) else one for one in listed(loggers)
+    ]
+
+
+def _made(argument: str, name: str, group: str, **required: Any) -> Any:
+    """Return an object that a name stands for: a stock class by its own, else what a distribution registers.
+
+    Args:
+        argument: The argument of the trainer.
+        name: The name.
+        group: The group of entry points.
+        **required: Arguments for parameters of these names without a default.
+    """
+    is_stock = name in _STOCK.__all__ and _is_kind(argument, getattr(stock, name))
+    make = getattr(stock, name) if is_stock else load_registered(group, name)
+    if make is None:
+        stock_names = [one for one in _STOCK.__all__ if _is_kind(argument, getattr(stock, one))]
+        near = get_close_matches(name, [*stock_names, *(one.name for one in registered(group))], n=1)
+        action = f"Did you mean {near[0]!r}?" if near else "`python -m camshaft.trainer plugins` lists the latter."
+        rule = f"an object, the class name of one in `camshaft.callbacks`, or a name of the entry points {group!r}"
+        raise ValueError(must_be(argument, rule, name, _WHERE, action))
+    parameters = inspect.signature(make).parameters
+    given = {one: value for one, value in required.items() if one in parameters and _needs(parameters[one])}
+    missing = [one for one, parameter in parameters.items() if one not in given and _needs(parameter)]
+    if missing:
+        rule = f"an object, or the name of one that needs no arguments ({', '.join(missing)})"
+        raise TypeError(must_be(argument, rule, name, _WHERE, "Pass the object."))
+    return make(**given)
+
+
+def _is_kind(argument: str, value: Any) -> bool:
+    """Return whether an export is a class that may be made for an argument of the trainer."""
+    if not inspect.isclass(value) or inspect.isabstract(value):
+        return False
+    return issubclass(value, Callback) if argument == "callbacks" else hasattr(value, "log_metrics")
+
+
+def _needs(parameter: inspect.Parameter) -> bool:
+    is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return is_one and parameter.default is parameter.empty
+
+
 _LIGHTNING = ("lightning", "pytorch_lightning")
 
 
-def _check_callback(callback: Any) -> None:
+def _check_callback(callback: Any, catalogue: Catalogue) -> None:
     """Raise `TypeError` unless it is an object with a hook, be it a misspelt one, which set-up reports.
 
     One of Lightning's own would fail where it needs that trainer's inside.
@@ -199,7 +264,7 @@ def _check_callback(callback: Any) -> None:
             where = f"`{base.__name__}` from `camshaft.callbacks`" if hasattr(stock, base.__name__) else "what it needs"
             action = f"Import {where}, or run the script with `python -m camshaft.compat run`."
             raise TypeError(must_be("callbacks", rule, callback, _WHERE, action))
-    if not any(name in CATALOGUE or name.startswith("on_") for name in candidates(callback)):
+    if not any(name in catalogue or name.startswith("on_") for name in candidates(callback)):
         rule = "a callback (an object with at least one hook) or a list of callbacks"
         raise TypeError(must_be("callbacks", rule, callback, _WHERE, "Pass one of these."))
 
@@ -270,10 +335,13 @@ def choose_strategy(
 ) -> Any:
     """Return the strategy: an instance as it is; else the one of that name on so many devices.
 
+    A name that is none of ours is looked for among the entry points "camshaft.strategies" of installed distributions.
+    What is found there is called with the other arguments, as far as they were given.
+
     "auto" is one device if one process was started and one device is asked for, else DDP.
 
     Args:
-        strategy: An instance or one of `STRATEGY_NAMES`, in upper or lower case.
+        strategy: An instance, one of `STRATEGY_NAMES`, in upper or lower case, or a registered name.
         accelerator: Kind of the devices.
         devices: Number per machine, or their indexes.
         num_nodes: Number of machines.
@@ -283,7 +351,9 @@ def choose_strategy(
         logical_ranks: Number of logical ranks of the run; None is the instance's own, or none.
 
     Raises:
-        TypeError: If a strategy object lacks something that a strategy must have.
+        TypeError: If a strategy object lacks something that a strategy must have, or a registered one does not take an
+            argument.
+        ImportError: If what a distribution registers under the name cannot be imported.
         ValueError, RuntimeError: If the name is unknown, a strategy object is of other devices or another precision
             than the ones asked for beside it, or as the strategies themselves.
     """
@@ -294,7 +364,11 @@ def choose_strategy(
         return strategy
     name = strategy.lower()
     if name not in STRATEGY_NAMES:
-        rule = f"one of {', '.join(map(repr, STRATEGY_NAMES))} or a strategy object"
+        make = load_registered(STRATEGIES, strategy)
+        if make is not None:
+            values = (accelerator, devices, num_nodes, precision, compile, sync_batchnorm, logical_ranks)
+            return _registered_strategy(make, strategy, dict(zip(_OF_STRATEGIES, values, strict=True)))
+        rule = f"one of {', '.join(map(repr, STRATEGY_NAMES))}, a registered name, or a strategy object"
         near = get_close_matches(name, STRATEGY_NAMES, n=1)
         action = f"Did you mean {near[0]!r}?" if near else "Pass one of these."
         raise ValueError(must_be("strategy", rule, strategy, _WHERE, action))
@@ -317,6 +391,27 @@ def choose_strategy(
         _check_syncs(name, sync_batchnorm)
         return strategies.ShardedStrategy(**arguments, **ranks)
     return strategies.DDPStrategy(**arguments, **_DDP[name], **ranks, sync_batchnorm=sync_batchnorm)
+
+
+_OF_STRATEGIES = {
+    **{"accelerator": "auto", "devices": "auto", "num_nodes": 1, "precision": None, "compile": None},
+    **{"sync_batchnorm": False, "logical_ranks": None},
+}
+"""Arguments of the trainer that strategies take, with their defaults."""
+
+
+def _registered_strategy(make: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+    """Return the strategy that a distribution registers, made with the arguments that differ from their defaults."""
+    given = {one: value for one, value in arguments.items() if value != _OF_STRATEGIES[one]}
+    parameters = inspect.signature(make).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for one in given:
+        if one not in parameters and not takes_any:
+            rule = f"left out with strategy={name!r}, which does not take it"
+            raise TypeError(must_be(one, rule, given[one], _WHERE, "Make the strategy yourself, and pass the object."))
+    made = make(**given)
+    check_strategy(made, _WHERE)
+    return made
 
 
 def num_devices_of(strategy: Any) -> int:
@@ -405,6 +500,18 @@ def check_fast_dev_run(fast_dev_run: bool | int) -> bool | int:
     if not isinstance(fast_dev_run, bool):
         _check_int("fast_dev_run", fast_dev_run, 0, "a bool or an int", "Pass a number of batches.")
     return fast_dev_run == 1 or fast_dev_run or False
+
+
+def check_save_only(save_only: Any) -> Any:
+    """Return the choice of parameters that checkpoints hold.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if save_only is None or save_only == "trainable" or callable(save_only):
+        return save_only
+    rule, action = "'trainable', a function of a name, or None", "Pass one of these."
+    raise TypeError(must_be("save_only", rule, save_only, _WHERE, action))
 
 
 def limits_of_trial(limits: FitLimits, num_batches: int) -> FitLimits:

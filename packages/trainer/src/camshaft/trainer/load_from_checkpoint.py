@@ -15,7 +15,7 @@ from torch import Tensor
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import local_copy, local_path
-from camshaft.loops.fit.resume import warn_of_other_names
+from camshaft.loops.fit.resume import completed, warn_of_other_names
 from camshaft.strategies import objects_left_out, read_checkpoint
 from camshaft.trainer.checkpoints import CheckpointFormat, format_of, note_left_out
 from camshaft.trainer.hyperparameters import (
@@ -69,7 +69,7 @@ def rebuild(
         note_left_out(error, checkpoint)
         raise
     weights: Mapping[str, Any] = checkpoint["state_dict"]
-    fitting = weights if found is None else found.weights(weights, module)
+    fitting = completed(weights if found is None else found.weights(weights, module), module, checkpoint)
     if not strict:
         warn_of_other_names(module, fitting)
     try:

@@ -15,7 +15,7 @@ from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.support.messages import describe, must_be
 from camshaft.hooks_core.support.remote_files import absolute, is_url
-from camshaft.trainer.configuration import listed
+from camshaft.trainer.configuration import made_loggers
 from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
 
 _DUMPS, _DUMP_NAME = "TORCH_FR_DUMP_TEMP_FILE", "nccl_trace_"
@@ -25,24 +25,26 @@ _FACTS = ("name", "version", "save_dir", "log_dir")
 
 
 def choose_loggers(
-    logger: Any, make_default: Callable[[], Any], report: str | os.PathLike[str] | None = None
+    logger: Any, make_default: Callable[[], Any], save_dir: str, report: str | os.PathLike[str] | None = None
 ) -> list[Any]:
     """Return the loggers.
 
     Args:
-        logger: A logger or a collection of them; None and True mean the default, False none.
+        logger: A logger, its name, or a collection of them; None and True mean the default, False none.
         make_default: Returns the default logger.
+        save_dir: Folder for loggers by name that require one.
         report: Folder into which a further logger draws curves, if it is not None.
 
     Raises:
-        TypeError: If something is no logger.
+        TypeError, ValueError: If something is no logger, nor the name of one.
+        ImportError: If what a distribution registers under a name cannot be imported.
     """
     if logger is None or logger is True:
         loggers = [make_default()]
     elif logger is False:
         loggers = []
     else:
-        loggers = listed(logger)
+        loggers = made_loggers(logger, save_dir)
         for each in loggers:
             _check_logger(each)
     return loggers if report is None else [*loggers, stock.CurveReport(absolute(report))]

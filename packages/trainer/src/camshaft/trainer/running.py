@@ -194,6 +194,8 @@ def _new_run(trainer: Any, call: VerbCall, module: nn.Module) -> Run:
         checkpoint_adapter=start.adapter,
         write_checkpoint=partial(write_checkpoint, trainer),
         strict_hooks=trainer.strict_hooks,
+        catalogue=trainer.catalogue,
+        save_only=trainer.save_only,
         epoch=trainer.fit_loop.progress.current_epoch,
         is_connected=True,
     )

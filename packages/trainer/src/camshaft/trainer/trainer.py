@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.arguments import usable_path
-from camshaft.hooks_core import Hooks
+from camshaft.hooks_core import CATALOGUE, Catalogue, Hooks
 from camshaft.hooks_core.spec import Verb, ZeroGrad
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import absolute, join, replace_file
@@ -24,6 +24,7 @@ from camshaft.loops import (
     OptimizationSettings,
     PredictLoop,
     Run,
+    SaveOnly,
     SaveRequest,
     StatelessLoaders,
     TestLoop,
@@ -35,13 +36,14 @@ from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.configuration import (
     check_barebones,
     check_fast_dev_run,
+    check_save_only,
     choose_callbacks,
     choose_evaluation_loops,
     choose_log_interval,
     choose_profiler,
     choose_strategy,
     limits_of_trial,
-    listed,
+    made_callbacks,
     num_devices_of,
     num_nodes_of,
     precision_of,
@@ -76,7 +78,9 @@ class Trainer:
             this machine) or "auto", the best there is.
         strategy: Strategy, by name or as object: "single_device", "ddp", "ddp_find_unused_parameters_true", "ddp_fork"
             or "ddp_notebook" (DDP whose processes are forks), "sharded" or "fsdp" (the same), with its defaults; or
-            "auto": one device, or DDP where there are more or where several processes were started.
+            "auto": one device, or DDP where there are more or where several processes were started. Other names, here
+            and for `precision`, `logger` and `callbacks`, are those that installed distributions register;
+            `python -m camshaft.trainer plugins` lists them.
         devices: Devices per machine; each has a process. Or a list of their indexes; -1 for all. "auto" is as many as
             processes were started; without a launcher, all GPUs or one CPU. More than were started are started by the
             first verb, which runs the script once for each and then leaves it. In a notebook, and with "ddp_fork", each
@@ -100,15 +104,20 @@ class Trainer:
         limit_predict_batches: Prediction batches: as `limit_val_batches`.
         inference_mode: Use `torch.inference_mode`; if false, evaluation runs under `torch.no_grad`, as always inside
             fit.
-        logger: Loggers: one, a list of them, None or True for a CSV logger, False for none. With several processes
-            those of rank 0 write; other ranks have loggers that ignore every call.
-        callbacks: Callbacks: one or a list of them, in the order in which they run.
+        logger: Loggers: one, a list of them, None or True for a CSV logger, False for none; a name stands for a stock
+            logger, by its class, or a registered one. With several processes those of rank 0 write; other ranks have
+            loggers that ignore every call.
+        callbacks: Callbacks: one or a list of them, in the order in which they run; a name stands for a stock callback,
+            by its class, or a registered one, made without arguments.
         log_every_n_steps: Updates between logged steps; 0 logs the values of epochs only. None means 50.
         enable_checkpointing: Save checkpoints; if true or None, a `ModelCheckpoint` is added unless one was passed.
         enable_progress_bar: Show a progress bar; if true or None, a `RichProgressBar` is added unless one was passed.
             With a progress bar, fit ends with a summary of a few lines.
         enable_model_summary: Show a model summary; if true, a `ModelSummary` is added unless one was passed; None adds
             it where there is a progress bar. One that was passed is printed in any case.
+        save_only: Parameters that checkpoints hold: "trainable" for those that require gradients or that an optimizer
+            holds, such as adapters over a frozen base, or a function that is true of the names to keep. Loading such a
+            checkpoint leaves the others as the module made them. Buffers are always kept; None keeps all.
         report: Folder for curves; all logged values are drawn there as PNG files when a verb ends, see
             `camshaft.callbacks.CurveReport`. None draws nothing.
         enable_autolog_hparams: Log hyperparameters; loggers get those of module and data module when a verb begins.
@@ -124,6 +133,8 @@ class Trainer:
             logs are then in its `logged_metrics` only.
         strict_hooks: Refuse faulty hooks; a method that looks like a hook and is none, or a hook of the wrong arity, is
             an error; if false it is a warning and left out.
+        catalogue: Hooks that there are: a copy of `camshaft.hooks_core.CATALOGUE` in which further hooks were
+            registered; `trainer.hooks` calls them. None means those of the process.
 
     Attributes:
         fit_loop, validate_loop, test_loop, predict_loop: Loops of the verbs.
@@ -156,7 +167,7 @@ class Trainer:
     __slots__ = (
         *("__weakref__", "_barebones", "_callbacks", "_default_root_dir", "_fast_dev_run", "_log_every_n_steps"),
         *("_loggers", "_profiler", "_strategy", "enable_autolog_hparams", "fit_loop", "given_arguments", "metric_log"),
-        *("predict_loop", "strict_hooks", "test_loop", "validate_loop", "verb_state"),
+        *("catalogue", "predict_loop", "save_only", "strict_hooks", "test_loop", "validate_loop", "verb_state"),
     )
 
     strategy: Any = forwarded("_strategy", "The strategy, as passed or chosen from the arguments.")
@@ -206,6 +217,7 @@ class Trainer:
         enable_checkpointing: bool | None = None,
         enable_progress_bar: bool | None = None,
         enable_model_summary: bool | None = None,
+        save_only: SaveOnly | None = None,
         report: str | os.PathLike[str] | None = None,
         enable_autolog_hparams: bool = True,
         default_root_dir: str | os.PathLike[str] | None = None,
@@ -215,15 +227,19 @@ class Trainer:
         profiler: Any = None,
         barebones: bool = False,
         strict_hooks: bool = True,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self.given_arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
+        callbacks = made_callbacks(callbacks)
         if barebones:
             check_barebones(locals())
             logger = enable_checkpointing = enable_progress_bar = enable_model_summary = False
             num_sanity_val_steps = log_every_n_steps = 0
         given = locals()
         self._barebones, self.strict_hooks = barebones, strict_hooks
+        self.save_only = check_save_only(save_only)
+        self.catalogue = CATALOGUE if catalogue is None else catalogue
         self.verb_state = VerbState()
         self._default_root_dir = absolute(usable_path("default_root_dir", default_root_dir or os.curdir, "Trainer"))
         self._strategy = choose_strategy(
@@ -239,15 +255,16 @@ class Trainer:
         self._fast_dev_run = check_fast_dev_run(fast_dev_run)
         self.enable_autolog_hparams = enable_autolog_hparams
         self._profiler = choose_profiler(profiler)
-        self._loggers = self._writing(choose_loggers(logger, self.make_default_logger, report))
+        self._loggers = self._writing(choose_loggers(logger, self.make_default_logger, self._default_root_dir, report))
         self._callbacks = choose_callbacks(
             [
-                *with_profiler(listed(callbacks), self._profiler, self.strategy),
+                *with_profiler(callbacks, self._profiler, self.strategy),
                 *switches(deterministic, benchmark, detect_anomaly),
             ],
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=enable_model_summary,
             enable_checkpointing=enable_checkpointing,
+            catalogue=self.catalogue,
         )
         limits = settings_of(FitLimits, given)
         if self.fast_dev_run:
@@ -1014,7 +1031,7 @@ class Trainer:
 
     @loggers.setter
     def loggers(self, loggers: Any) -> None:
-        self._log_to(self._writing(choose_loggers(loggers or False, self.make_default_logger)))
+        self._log_to(self._writing(choose_loggers(loggers or False, self.make_default_logger, self._default_root_dir)))
 
     def _log_to(self, loggers: list[Any]) -> None:
         self._loggers = loggers

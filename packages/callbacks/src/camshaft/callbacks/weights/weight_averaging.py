@@ -253,8 +253,13 @@ class EMAWeightAveraging(WeightAveraging):
 
 
 def check_no_other_averaging(callback: Callback, trainer: TrainerProtocol) -> None:
-    """Raise `ValueError` if a trainer has another callback that averages weights."""
+    """Raise `ValueError` if a trainer has another callback that averages weights, or saves some of the weights only."""
+    where = type(callback).__name__
+    save_only = getattr(trainer, "save_only", None)
+    if save_only is not None:
+        rule = "None where weights are averaged, as the averages of all are saved"
+        raise ValueError(must_be("save_only", rule, save_only, where, "Leave out one of the two."))
     for other in trainer.callbacks:
         if getattr(other, "averages_weights", False) and other is not callback:
-            rule, where = "without a second callback that averages weights", type(callback).__name__
+            rule = "without a second callback that averages weights"
             raise ValueError(must_be("callbacks", rule, type(other).__name__, where, "Pass one of them."))

@@ -123,6 +123,7 @@ def catalogue_of(era: str | None, catalogue: Catalogue = CATALOGUE) -> Catalogue
         return catalogue
     own = Catalogue((spec.as_in(era) for spec in hooks_of_eras(catalogue).values() if era in spec.eras), era)
     own.registered |= catalogue.registered & own.keys()
+    own.places |= {name: one for name, one in catalogue.places.items() if name in own and one.hook in own}
     return own
 
 

@@ -32,9 +32,9 @@ from camshaft.hooks_core.grammar.nodes import (
     Repeat,
     Seq,
     Within,
+    inserted,
     keep,
     unless,
-    with_parts,
 )
 from camshaft.hooks_core.grammar.present import Optimization
 from camshaft.hooks_core.spec import VERBS, Receiver, ZeroGrad
@@ -167,6 +167,7 @@ def cycle_of_trace(
         cycle = life_cycle_of_version(verb, version, moments=moments, optimization=optimization, zero_grad=zero_grad)
         known = Catalogue(hooks_of_eras(catalogue).values())
         known.registered |= catalogue.registered
+        known.places |= catalogue.places
     return cycle, lambda node: with_old_hooks(node, behaviour_of(moments).era, moments), known
 
 
@@ -263,16 +264,7 @@ def with_old_hooks(node: Node, era: str, version: str | None = None) -> Node:
         first, last = ([_call(one, part) for one in old if one.precedes is before] for before in (True, False))
         return Seq(*first), Seq(*last)
 
-    return _inserted(_inserted(node, without_moments), in_moments)
-
-
-def _inserted(node: Node, around: Callable[[Call | Within], tuple[Node, Node]]) -> Node:
-    """Return a life cycle with what a function returns before and after each call."""
-    own = with_parts(node, lambda part: _inserted(part, around))
-    if not isinstance(node, Call | Within):
-        return own
-    first, last = around(node)
-    return own if first == last == Seq() else Seq(first, own, last)
+    return inserted(inserted(node, without_moments), in_moments)
 
 
 def _call(spec: EraSpec, moment: Call | Within) -> Node:

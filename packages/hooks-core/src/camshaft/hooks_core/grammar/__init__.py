@@ -2,5 +2,6 @@
 
 from camshaft.hooks_core.grammar.drawing import mermaid, tree
 from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle
+from camshaft.hooks_core.grammar.places import placed
 
-__all__ = ["after_an_exception", "life_cycle", "mermaid", "tree"]
+__all__ = ["after_an_exception", "life_cycle", "mermaid", "placed", "tree"]

@@ -98,15 +98,19 @@ class Either:
 
 @attrs.frozen
 class Within:
-    """A hook whose call encloses a part. Where no receiver implements it, the part happens alone.
+    """A hook whose call encloses a part.
 
     Args:
         hook: The hook's name.
         body: The part; a name stands for the call of that hook.
+        call: The call, if it changes conditions.
+        alone: What happens where no receiver implements the hook; None means the part.
     """
 
     hook: str
     body: Node = attrs.field(converter=_node)
+    call: Call | None = None
+    alone: Node | None = None
 
 
 @attrs.frozen
@@ -178,6 +182,15 @@ def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
             return attrs.evolve(node, body=change(body))
         case Call() | Set():
             return node
+
+
+def inserted(node: Node, around: Callable[[Call | Within], tuple[Node, Node]]) -> Node:
+    """Return a life cycle with what a function returns before and after each call."""
+    own = with_parts(node, lambda part: inserted(part, around))
+    if not isinstance(node, Call | Within):
+        return own
+    first, last = around(node)
+    return own if first == last == Seq() else Seq(first, own, last)
 
 
 def keep(node: Node, hooks: frozenset[str]) -> Node:

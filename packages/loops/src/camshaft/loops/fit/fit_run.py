@@ -25,6 +25,7 @@ from camshaft.loops.fit.resume import (
     restore_training,
     settings_of,
 )
+from camshaft.loops.fit.saving import check_save_only
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
 from camshaft.loops.optimization.mode import StandardOptimizationFactory, UpdateMode
 from camshaft.loops.optimization.schedulers import SchedulerSteps
@@ -109,6 +110,7 @@ class FitRun:
         self.configured = self._factory.configure(run)
         self._settings = settings_of(self.configured)
         self.configured.take(run.strategy.setup_optimizers(self.configured.optimizers))
+        check_save_only(run, self.configured.optimizers)
         run.hooks.on_fit_start()
         data.reload_if_asked()
         if checkpoint is not None:

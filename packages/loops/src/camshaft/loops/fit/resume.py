@@ -32,6 +32,9 @@ from camshaft.loops.state.random_state import derived_random_state, restore_rand
 from camshaft.loops.state.run import Run
 
 _OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
+LEFT_OUT_KEY = "weights_left_out"
+"""Key of the names of the parameters that a checkpoint leaves out on purpose; see `Run.save_only`."""
+
 _NO_SETTINGS = ("params", "param_names", "initial_lr", "base_lrs", "_last_lr")  # or follow from others
 
 
@@ -53,7 +56,8 @@ def restore_receivers(run: Run, checkpoint: dict[str, Any]) -> None:
 def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     """Restore the weights. Collective.
 
-    A module with `strict_loading = False` keeps what the checkpoint lacks, with a warning that counts it.
+    What the checkpoint left out on purpose stays as it is. A module with `strict_loading = False` also keeps what else
+    the checkpoint lacks, with a warning that counts it.
 
     Raises:
         ValueError: If there are no weights in the checkpoint.
@@ -63,7 +67,7 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     if "state_dict" not in checkpoint:
         rule = "one with the key 'state_dict'"
         raise ValueError(must_be("checkpoint", rule, sorted(checkpoint), "restore_module", "Pass another."))
-    weights = run.checkpoint_adapter.weights(checkpoint["state_dict"], run.module)
+    weights = completed(run.checkpoint_adapter.weights(checkpoint["state_dict"], run.module), run.module, checkpoint)
     load_module_state: Any = run.strategy.load_module_state
     if getattr(run.module, "strict_loading", True):
         load_module_state(run.module, weights)
@@ -71,6 +75,15 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     if run.strategy.global_rank == 0:
         warn_of_other_names(run.module, weights)
     load_module_state(run.module, weights, strict=False)
+
+
+def completed(weights: Mapping[str, Any], module: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return weights of a checkpoint, with the module's own in place of those that were left out on purpose."""
+    left_out = checkpoint.get(LEFT_OUT_KEY)
+    if not left_out:
+        return weights
+    own = module.state_dict()
+    return {**{name: own[name] for name in left_out if name in own}, **weights}
 
 
 def warn_of_other_names(module: nn.Module, weights: Mapping[str, Any]) -> None:

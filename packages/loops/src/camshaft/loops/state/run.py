@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import attrs
 
-from camshaft.hooks_core import Callback, Hooks, no_op, resolve
+from camshaft.hooks_core import CATALOGUE, Callback, Catalogue, Hooks, no_op, resolve
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.support.messages import must_be, note_errors
 from camshaft.loops.state.callback_state import check_state_keys
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.spec import Verb
     from camshaft.loops.state.logical_ranks import LogicalRanks
 
+
+SaveOnly = Literal["trainable"] | Callable[[str], bool]
+"""Choice of the parameters that checkpoints hold."""
 
 LOADER_HOOKS = {
     "train": "train_dataloader",
@@ -152,6 +155,10 @@ class Run:
         checkpoint_adapter: Translates the states of a checkpoint of another format.
         write_checkpoint: Carries out one request to save. It may return a `PendingSave`, which waits for its end.
         strict_hooks: Whether faults in receivers' hooks are errors.
+        catalogue: The hooks that there are.
+        save_only: What checkpoints hold of the module's parameters: "trainable" for those that require gradients or
+            that an optimizer holds, or a function that is true of the names to keep. None keeps all. Buffers are always
+            kept.
         epoch: The epoch of training, which samplers are told; fit sets it.
         read: Reads the signatures of receivers that were written for another protocol; None takes them as today's. See
             `camshaft.hooks_core.resolve`.
@@ -186,6 +193,8 @@ class Run:
     checkpoint_adapter: CheckpointAdapter = attrs.field(factory=CheckpointAdapter)
     write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
     strict_hooks: bool = True
+    catalogue: Catalogue = CATALOGUE
+    save_only: SaveOnly | None = None
     epoch: int = 0
     read: ReadReceivers | None = None
     call_wrappers: list[object] = attrs.field(factory=list)
@@ -261,6 +270,7 @@ class Run:
             trainer=self.trainer,
             required=required,
             position=self.position,
+            catalogue=self.catalogue,
             strict=self.strict_hooks,
             read=self.read,
             uncalled=[hook for stage, hook in LOADER_HOOKS.items() if self.loaders.get(stage) is not None],

@@ -75,7 +75,7 @@ def _advice(kind: type[ClassType], name: str) -> str:
     if not module and len(named.get(name, ())) > 1:
         return f"Pass one of {', '.join(f'{one.__module__}.{name}' for one in named[name])}."
     if not module:
-        return _closest(name, named)
+        return _closest(name, {*named, *kind.registered_names()})
     try:
         found = vars(import_module(module))
     except ImportError as error:
@@ -294,7 +294,12 @@ class TrainerArgumentParser(ArgumentParser):
         of_class = ArgumentParser()
         of_class.add_class_arguments(trainer_class, nested_key, fail_untyped=False)
         added: list[str] = self.add_class_arguments(
-            trainer_class, nested_key, fail_untyped=False, instantiate=False, sub_configs=True, skip=set(_TRAINER_TYPES)
+            trainer_class,
+            nested_key,
+            fail_untyped=False,
+            instantiate=False,
+            sub_configs=True,
+            skip={*_TRAINER_TYPES, "catalogue"},  # which has no words
         )
         groups: Any = self.groups
         group: Any = self if nested_key is None else groups[nested_key]

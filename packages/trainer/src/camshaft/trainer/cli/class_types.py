@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -15,16 +15,29 @@ from torch.optim.lr_scheduler import LRScheduler
 import camshaft.callbacks as callbacks  # imports its exports on access
 import camshaft.strategies as strategies
 from camshaft.hooks_core import Callback, DataHooks, StrategyDefaults
+from camshaft.hooks_core.support.registered_names import CALLBACKS, LOGGERS, load_registered, registered
 from camshaft.trainer.added_commands import added_classes
 from camshaft.trainer.data_module import DataModule
 from camshaft.trainer.module import TrainingModule
 
 
-class ClassType(ABC):
+class _Registering(ABCMeta):
+    """The class of a type whose attributes are what distributions register: that gives a registered name a path."""
+
+    def __getattr__(cls, name: str) -> Any:
+        group = None if name.startswith("_") else vars(cls).get("group")
+        found = None if group is None else load_registered(group, name)
+        if found is None:
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls)
+        return found
+
+
+class ClassType(metaclass=_Registering):
     """A type whose values are instances of classes that are named, by an import path or a short name.
 
     The parser asks `__subclasses__` for the classes that have a short name. A class takes the place of one with the
-    same name from which it derives, so that a name means one class.
+    same name from which it derives, so that a name means one class. A name that a distribution registers is a short
+    name, too, if no class has it.
     """
 
     roots: ClassVar[tuple[type, ...]]
@@ -32,6 +45,14 @@ class ClassType(ABC):
 
     stock: ClassVar[Any] = None
     """A package whose exports have short names, too, as far as they are accepted."""
+
+    group: ClassVar[str | None] = None
+    """The entry points whose names are short names, too."""
+
+    @classmethod
+    def registered_names(cls) -> set[str]:
+        """Return the names of the entry points."""
+        return set() if cls.group is None else {one.name for one in registered(cls.group)}
 
     @classmethod
     def exports(cls) -> Iterable[Any]:
@@ -63,11 +84,12 @@ class ClassType(ABC):
     @classmethod
     def __subclasses__(cls) -> list[Any]:
         """Return a class without subclasses for each that has a short name, with its name and module."""
-        return [
-            type(name, (), {"__module__": _exporting(one), "__qualname__": one.__qualname__})
-            for name, classes in cls.named_classes().items()
-            for one in classes
-        ]
+        named = cls.named_classes()
+        paths = [(name, _exporting(one), one.__qualname__) for name, classes in named.items() for one in classes]
+        further = cls.registered_names() - named.keys()
+        package, _, module = cls.__module__.rpartition(".")  # in two parts, so that the parser asks for no other name
+        paths += [(name, package, f"{module}.{cls.__qualname__}.{name}") for name in further]
+        return [type(name, (), {"__module__": module, "__qualname__": path}) for name, module, path in paths]
 
     @classmethod
     def __subclasshook__(cls, candidate: type) -> bool:
@@ -79,6 +101,7 @@ class CallbackClass(ClassType):
 
     roots = (Callback,)
     stock: ClassVar[Any] = callbacks
+    group = CALLBACKS
 
     @classmethod
     def exports(cls) -> Iterable[Any]:
@@ -91,6 +114,7 @@ class LoggerClass(ClassType):
 
     roots: ClassVar[tuple[type, ...]] = ()
     stock: ClassVar[Any] = callbacks
+    group = LOGGERS
 
     @classmethod
     def exports(cls) -> Iterable[Any]:

@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["run"]:
         refuse(f"`run` is no verb of a trainer. {_SCRIPTS}")
-    others = ", ".join(f"`{name}`" for name in sorted(added_commands()))
-    further = f" Further commands: {others}; each has `--help`." if others else ""
+    others = ", ".join(f"`{name}`" for name in sorted([*added_commands(), "plugins"]))
+    further = f" Further commands: {others}; each has `--help`."
     CommandLine(words, "python -m camshaft.trainer", f"{_ABOUT} {_SCRIPTS}{further}")
     return 0
 
