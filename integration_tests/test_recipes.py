@@ -27,6 +27,14 @@ CHECKS: dict[str, tuple[list[str], dict[str, tuple[float, float]]]] = {
         {r"explained by ratings alone: (.+)%": (-100, 60), r"explained by ratings and clicks: (.+)%": (60, 100)},
     ),
     "ppo": (["--max-steps 30"], {r"pole stands: (\d+), then": (0, 60), r"pole stands: \d+, then (\d+)": (150, 500)}),
+    "sweep": (
+        ["--trials 6 --max-epochs 4"],
+        {r"ended early: (\d+)": (1, 5), r"test accuracy of the best: (.+)%": (85, 100)},
+    ),
+    "hydra_jobs": (
+        ["optimizer.name=sgd optimizer.learning_rate=0.1 trainer.max_epochs=4"],
+        {r"accuracy (.+)%": (80, 100)},
+    ),
     "streaming": (["--max-epochs 1"], {r"lines told right: (.+)%": (90, 100)}),
     "lora": (
         ["--max-epochs 8"],

@@ -72,11 +72,12 @@ class Diffusion(TrainingModule):
 
 
 def save(path: Path, pictures: list[Tensor]) -> None:
-    """Draw how one picture of each digit comes out of noise, a row each."""
-    shown = torch.stack([pictures[idx] for idx in (0, 10, 20, 30, 40, 45, 50)])[:, :10].view(-1, 10, 8, 8)
-    figure = Figure(figsize=(4, 5.6), layout="constrained")
+    """Draw how one picture of each digit comes out of noise, a column each."""
+    shown = torch.stack([pictures[idx] for idx in (0, 20, 30, 40, 45, 50)])[:, :10].view(-1, 10, 8, 8)
+    tiles = nn.functional.pad(shown, (1, 1, 1, 1), value=-1).transpose(1, 2)  # with margins
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(shown.permute(1, 2, 0, 3).reshape(80, -1), cmap="gray_r", vmin=-1, vmax=1)
+    axes.imshow(tiles.reshape(60, 100), cmap="gray_r", vmin=-1, vmax=1)
     axes.axis("off")
     figure.savefig(path, dpi=110)
 

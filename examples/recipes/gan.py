@@ -41,7 +41,8 @@ class GAN(TrainingModule):
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> None:
         (real,) = batch
-        generator, discriminator = self.optimizers()
+        optimizers: Any = self.optimizers()
+        generator, discriminator = optimizers
 
         self.toggle_optimizer(discriminator)  # only its parameters require gradients
         real = real.requires_grad_()

@@ -100,7 +100,8 @@ def main() -> None:
     paragraphs = list(dict.fromkeys("\n\n".join(topics.values()).split("\n\n")))  # each of them once
     model = GPT(vocabulary="".join(sorted(set("".join(paragraphs)))))
     rows = [model.encode(one[: model.context + 1], model.context + 1) for one in paragraphs if len(one) > 1]
-    train, held_out = DataLoader(rows[200:], 16, shuffle=True), DataLoader(rows[:200], 64)  # type: ignore[arg-type]
+    train: DataLoader[Tensor] = DataLoader(rows[200:], 16, shuffle=True)  # type: ignore[arg-type]
+    held_out: DataLoader[Tensor] = DataLoader(rows[:200], 64)  # type: ignore[arg-type]
     trainer = Trainer(
         max_steps=arguments.max_steps,
         accumulate_grad_batches=2,

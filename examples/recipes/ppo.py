@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -17,10 +18,6 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from camshaft.trainer import Trainer, TrainingModule, seed_everything
-
-
-def begin(like: Tensor) -> Tensor:
-    return 0.1 * torch.rand_like(like) - 0.05
 
 
 def fallen(state: Tensor) -> Tensor:
@@ -42,7 +39,7 @@ class PPO(TrainingModule):
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False  # `training_step` makes several updates of what it has seen
-        self.register_buffer("state", begin(torch.empty(16, 4)))
+        self.register_buffer("state", 0.1 * torch.rand(16, 4) - 0.05)
         self.register_buffer("age", torch.zeros(16))
         self.policy = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
         self.value = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
@@ -54,15 +51,13 @@ class PPO(TrainingModule):
         for _ in range(64):
             choices = Categorical(logits=self.policy(self.state))
             after = push(self.state, action := choices.sample())
-            self.age += 1
-            ended = fallen(after) | (self.age >= 500)
+            ended = fallen(after) | (self.age >= 499)
             values = self.value(torch.cat([self.state, after])).squeeze(1).chunk(2)
             error = 1 + 0.99 * values[1] * ~fallen(after) - values[0]  # each step on the way is worth 1
             steps.append((self.state.clone(), action, choices.log_prob(action), values[0], error, ended))
-            self.state.copy_(torch.where(ended[:, None], begin(after), after))
-            self.age[ended] = 0
-        *seen, errors, ends = (torch.stack(column) for column in zip(*steps, strict=True))
-        advantages = errors.clone()
+            self.state.copy_(torch.where(ended[:, None], 0.1 * torch.rand_like(after) - 0.05, after))
+            self.age = torch.where(ended, 0, self.age + 1)
+        *seen, advantages, ends = (torch.stack(column) for column in zip(*steps, strict=True))
         for idx in reversed(range(63)):
             advantages[idx] += 0.99 * 0.95 * advantages[idx + 1] * ~ends[idx]
         self.log("age", self.age.mean(), prog_bar=True)
@@ -71,17 +66,16 @@ class PPO(TrainingModule):
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         states, actions, log_probs, values, advantages = self.play()
         aims, advantages = values + advantages, (advantages - advantages.mean()) / advantages.std()
-        optimizer = self.optimizers()
-        for _ in range(4):
-            for part in torch.randperm(len(aims)).chunk(4):
-                choices = Categorical(logits=self.policy(states[part]))
-                ratio = (choices.log_prob(actions[part]) - log_probs[part]).exp()
-                gain = torch.minimum(ratio * advantages[part], ratio.clamp(0.8, 1.2) * advantages[part]).mean()
-                error = nn.functional.mse_loss(self.value(states[part]).squeeze(1), aims[part])
-                optimizer.zero_grad()
-                self.manual_backward(0.01 * error - gain - 0.01 * choices.entropy().mean())
-                self.clip_gradients(optimizer, gradient_clip_val=0.5)
-                optimizer.step()
+        optimizer: Any = self.optimizers()
+        for part in torch.cat([torch.randperm(len(aims)) for _ in range(4)]).chunk(16):
+            choices = Categorical(logits=self.policy(states[part]))
+            ratio = (choices.log_prob(actions[part]) - log_probs[part]).exp()
+            gain = torch.minimum(ratio * advantages[part], ratio.clamp(0.8, 1.2) * advantages[part]).mean()
+            error = nn.functional.mse_loss(self.value(states[part]).squeeze(1), aims[part])
+            optimizer.zero_grad()
+            self.manual_backward(0.01 * error - gain - 0.01 * choices.entropy().mean())
+            self.clip_gradients(optimizer, gradient_clip_val=0.5)
+            optimizer.step()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=2e-3)
@@ -89,7 +83,7 @@ class PPO(TrainingModule):
     @torch.no_grad()
     def balance(self) -> Tensor:
         """Return the angles (500, 16) of poles that the likelier action balances; NaN once one has fallen."""
-        state, stands, angles = begin(self.state), torch.ones_like(self.age).bool(), []
+        state, stands, angles = 0.1 * torch.rand_like(self.state) - 0.05, torch.ones_like(self.age).bool(), []
         for _ in range(500):
             state = push(state, self.policy(state).argmax(dim=1))
             stands &= ~fallen(state)

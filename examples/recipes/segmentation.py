@@ -82,7 +82,7 @@ class UNet(TrainingModule):
         return self(batch[0]).argmax(dim=1)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=3e-3)
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
 
 def draw(path: Path, rows: dict[str, Tensor]) -> None:
