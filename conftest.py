@@ -2,8 +2,8 @@
 
 `--simulated-device` registers the device of test_support/simulated_device, on which both kinds run then.
 
-`--examples-factor=N` gives every property test N times as many examples as it says; the gate runs some tests again
-with a tenth of them.
+`--examples-factor=N` gives every property test N times as many examples as it says, `--tests-factor=N` runs a share of
+the tests, drawn anew in every run; the gate runs tests again with a tenth of the examples, and half of the tests.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -89,6 +90,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_text = "Times as many examples as usual of each property test, drawn anew in every run; may be below 1."
     parser.addoption("--examples-factor", type=float, default=1.0, help=help_text)
+    parser.addoption(
+        "--tests-factor", type=float, default=1.0, help="The share of the tests to run, drawn by the seed."
+    )
+    parser.addoption(
+        "--tests-seed", type=int, default=random.SystemRandom().randrange(2**32), help="Another in each run."
+    )
     help_text = "Run the tests marked `gpu` and `simulated` on a simulated accelerator, compiled at its first use."
     parser.addoption("--simulated-device", action="store_true", help=help_text)
 
@@ -106,6 +113,20 @@ def multiply_examples(items: list[pytest.Item], factor: float) -> None:
         )
 
 
+def draw_tests(config: pytest.Config, items: list[pytest.Item], factor: float) -> None:
+    seed = config.getoption("--tests-seed")
+    drawn = {item: random.Random(f"{seed} {item.nodeid}").random() < factor for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if not drawn[item]])
+    items[:] = [item for item in items if drawn[item]]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how the same tests are drawn again."""
+    factor = config.getoption("--tests-factor")
+    if factor != 1:
+        terminalreporter.line(f"drawn by --tests-factor={factor:g} --tests-seed={config.getoption('--tests-seed')}")
+
+
 def function_of(item: pytest.Item) -> Any:
     method = getattr(item, "obj", None)
     return getattr(method, "__func__", method)
@@ -115,6 +136,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     factor = config.getoption("--examples-factor")
     if factor != 1:
         multiply_examples(items, factor)
+    if config.getoption("--tests-factor") != 1:
+        draw_tests(config, items, config.getoption("--tests-factor"))
     for item in items:
         reason = reason_not_to_run(item)
         if reason is not None:

@@ -23,7 +23,7 @@ PYTEST_NO_TESTS = 5
 QUICK = "not processes"
 # Where quick tests run again, with other versions around them, a part of them shows the same.
 QUICK_AGAIN = f"{QUICK} and not exhaustive"
-FEWER_EXAMPLES = "--examples-factor=0.1"
+DRAWN_AGAIN = ("--tests-factor=0.5", "--examples-factor=0.1")
 # The environment that others share what is installed with; sessions in a copy of the tree are told that of the tree.
 SHARED_VARIABLE = "CAMSHAFT_SHARED_ENVIRONMENT"
 SHARED = Path(os.environ.get(SHARED_VARIABLE) or ROOT / ".nox" / "tests")

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from distributions import (
     CONSTRAINTS,
-    FEWER_EXAMPLES,
+    DRAWN_AGAIN,
     PACKAGES,
     PYTEST_NO_TESTS,
     QUICK_AGAIN,
@@ -164,7 +164,7 @@ def oldest(session: nox.Session) -> None:
         constraints = directory / f"{package.folder}.txt"
         constraints.write_text("\n".join(lowest_versions(session, package)) + "\n", encoding="utf-8")
         install(session, [package], extras=["test"], constraints=constraints)
-        session.run("python", "-m", "pytest", "-q", package.tests, "-m", QUICK_AGAIN, FEWER_EXAMPLES)
+        session.run("python", "-m", "pytest", "-q", package.tests, "-m", QUICK_AGAIN, *DRAWN_AGAIN)
 
 
 def lowest_versions(session: nox.Session, package: Package) -> list[str]:
@@ -194,7 +194,7 @@ def interpreter_session(version: str) -> Callable[[nox.Session], None]:
         if reason is not None:
             packages = [package for package in packages if not needs_torch(package)]
         install(session, packages, extras=["test"])
-        jobs = quick_jobs(session, packages, FEWER_EXAMPLES, marks=QUICK_AGAIN)
+        jobs = quick_jobs(session, packages, *DRAWN_AGAIN, marks=QUICK_AGAIN)
         run_jobs(session, jobs, ROOT / ".nox" / "logs" / session.name)
         if reason is not None:
             session.skip(f"only {', '.join(package.folder for package in packages)} could be tried: {reason}")
@@ -290,7 +290,7 @@ def mixed(session: nox.Session) -> None:
         needed = {sibling.folder for sibling in closure([package], ["test"])[0]} - {package.folder}
         if needed - unchanged:
             marks = f"{QUICK_AGAIN} and not new_feature"
-            pytest(session, "-q", package.tests, "-m", marks, FEWER_EXAMPLES, success_codes=(0, PYTEST_NO_TESTS))
+            pytest(session, "-q", package.tests, "-m", marks, *DRAWN_AGAIN, success_codes=(0, PYTEST_NO_TESTS))
         num_tried += 1
     for line in left_out:
         session.warn(f"Not tried: {line}")

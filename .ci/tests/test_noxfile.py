@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,6 +120,17 @@ def test_an_environment_gets_the_torch_of_another_with_what_is_compiled(tmp_path
     compiled.unlink()
     distributions.share_installed(tmp_path / "target", source=tmp_path / "source")
     assert not compiled.exists(), "what has a torch keeps it"
+
+
+def test_a_share_of_the_tests_is_drawn_by_a_seed_that_is_told() -> None:
+    def drawn(*options: str) -> tuple[set[str], str]:
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--tests-factor=0.5", *options, __file__]
+        done = subprocess.run(command, cwd=distributions.ROOT, capture_output=True, text=True, check=True)
+        return {line for line in done.stdout.splitlines() if "::" in line}, done.stdout
+
+    (first, output), (other, _) = drawn("--tests-seed=1"), drawn("--tests-seed=2")
+    assert first and other and first != other
+    assert f"\n{len(first)}/" in output and "drawn by --tests-factor=0.5 --tests-seed=1\n" in output
 
 
 def test_every_package_of_this_tree_with_tests_has_a_session() -> None:

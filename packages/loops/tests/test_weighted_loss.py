@@ -295,6 +295,7 @@ def test_a_copy_is_of_its_class(again: Any) -> None:
     assert type(made) is WeightedLoss and made.loss == 1 and made.weight == 3 and made["logits"].shape == (2,)
 
 
+@pytest.mark.exhaustive
 def test_a_compiled_step_may_return_one() -> None:
     class Compiled(Weighted):
         def __init__(self, *arguments: Any) -> None:

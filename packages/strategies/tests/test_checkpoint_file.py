@@ -139,6 +139,7 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(
     assert torch.equal(read["weights"], torch.arange(2000.0))
 
 
+@pytest.mark.exhaustive
 def test_no_bit_of_the_archives_directory_changes_a_value_unnoticed(tmp_path: Path) -> None:
     path = tmp_path / "a.ckpt"
     write_checkpoint({"step": torch.tensor(3.0), "order": torch.arange(5)}, path)

@@ -302,6 +302,7 @@ def test_tensors_take_no_memory_until_they_are_materialised() -> None:
     assert deferred.has_deferred(module) and not deferred.has_deferred(nn.Linear(1, 1))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
 @pytest.mark.parametrize("is_rejecting", [False, True])
 def test_values_that_are_overwritten_take_no_memory_while_others_are_made(

@@ -144,6 +144,7 @@ def test_a_trainer_that_never_runs_and_a_trial_leave_nothing(tmp_path: Path) -> 
     assert files_below(tmp_path) == [] and wandb.run is None
 
 
+@pytest.mark.exhaustive
 def test_step_axes_agree_under_accumulation_and_the_run_is_the_same_as_without_loggers(tmp_path: Path) -> None:
     results = []
     for logger in (False, all_loggers(tmp_path)):

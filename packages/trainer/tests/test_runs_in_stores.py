@@ -131,6 +131,7 @@ def test_checkpoints_can_be_saved_by_hand_and_to_a_file_url(tmp_path: Path) -> N
     assert (tmp_path / "hand.ckpt").is_file()
 
 
+@pytest.mark.exhaustive
 def test_the_configuration_of_a_command_line_is_saved_there() -> None:
     def run(width: int) -> None:
         TrainerCLI(

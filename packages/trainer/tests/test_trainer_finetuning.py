@@ -81,6 +81,7 @@ def fit(
     return module, rates.seen
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("interval", ["epoch", "step"])
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_fit_that_goes_on_from_any_update_gives_the_same_bits(tmp_path: Path, name: str, interval: str) -> None:

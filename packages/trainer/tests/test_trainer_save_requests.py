@@ -37,6 +37,7 @@ HOOKS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_checkpoint_that_a_hook_asks_for_has_the_validation_of_its_batch_and_resumes_exactly(
     hook: str, undisturbed: dict[str, Any], tmp_path: Path

@@ -55,6 +55,7 @@ def state(path: Path) -> dict[str, Any]:
     return {key: saved[key] for key in kept}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", CALLBACKS)
 def test_a_fit_that_goes_on_from_any_update_gives_the_same_bits(tmp_path: Path, kind: str) -> None:
     _, module = fit(tmp_path / "whole", CALLBACKS[kind]())
