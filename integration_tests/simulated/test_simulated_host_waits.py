@@ -29,7 +29,7 @@ MONITORS = ("DeviceStatsMonitor", "LearningRateMonitor", "ThroughputMonitor")  #
 NOT_IN_THE_LOOP = {
     "ActionProfiler", "AdvancedProfiler", "BaseFinetuning", "BasePredictionWriter", "BatchSizeFinder", "Callback",
     "Checkpoint", "CometLogger", "LearningRateFinder", "Logger", "NPZPredictionWriter", "ParquetPredictionWriter",
-    "PassThroughProfiler", "ProfiledHooks", "ProgressBar", "PyTorchProfiler", "SimpleProfiler",
+    "PassThroughProfiler", "ProfiledHooks", "ProgressBar", "PyTorchProfiler", "SimpleProfiler", "TrackioLogger",
 }  # fmt: skip
 """Bases, what acts before training or in prediction, profilers, and the client of a server."""
 

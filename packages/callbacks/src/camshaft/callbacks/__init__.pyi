@@ -18,6 +18,7 @@ from camshaft.callbacks.loggers.logger import Logger as Logger
 from camshaft.callbacks.loggers.logger import rank_zero_experiment as rank_zero_experiment
 from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger as MLFlowLogger
 from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger as TensorBoardLogger
+from camshaft.callbacks.loggers.trackio_logger import TrackioLogger as TrackioLogger
 from camshaft.callbacks.loggers.wandb_logger import WandbLogger as WandbLogger
 from camshaft.callbacks.monitors.device_stats_monitor import DeviceStatsMonitor as DeviceStatsMonitor
 from camshaft.callbacks.monitors.learning_rate_monitor import LearningRateMonitor as LearningRateMonitor

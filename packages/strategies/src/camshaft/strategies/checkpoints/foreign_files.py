@@ -139,8 +139,8 @@ def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str
 
 def _unknown_names(path: Path, names: list[str], problem: str) -> CheckpointError:
     action = (
-        f"Pass weights_only=False if you trust the file, or declare a plain replacement of each, "
-        f"`torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
+        "Pass weights_only=False if you trust the file, or import the library that declares them safe, or declare the "
+        f"class or a plain replacement of each, `torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
     )
     return unreadable(path, problem, action=action)
 
