@@ -41,10 +41,13 @@ from distributions import (
     quick_jobs,
     run_jobs,
     share_installed,
+    tree_hash,
     with_tests,
 )
 from gate import Job
 
+# what draws a share of the tests: a tree draws the same in every run, and the next one others
+os.environ.setdefault("CAMSHAFT_TESTS_SEED", tree_hash())
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of short processes import the same modules
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ SHARED_VARIABLE = "CAMSHAFT_SHARED_ENVIRONMENT"
 SHARED = Path(os.environ.get(SHARED_VARIABLE) or ROOT / ".nox" / "tests")
 OF_TORCH = ("mpmath", "sympy", "torch")
 STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
+
+
+def tree_hash() -> str:
+    """Return the name of what is committed, the same for the same files; "" outside of a repository."""
+    command = ["git", "rev-parse", "--quiet", "--verify", "HEAD^{tree}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 @dataclass(frozen=True)
