@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from written_pages import indented, table, title, write
 from camshaft.hooks_core.eras.hooks import hooks_of_eras
 
 FOLDER = "reference/api"
+HOOKS = hooks_of_eras()
 Lines = Iterator[str]
 
 
@@ -100,6 +102,7 @@ def _described(one: PublicName) -> Lines:
         yield ""
 
 
+@cache
 def shown_members(cls: type) -> list[str]:
     """Return the public methods and properties of a class that its own page describes.
 
@@ -122,13 +125,14 @@ def _is_member(value: Any) -> bool:
 def _is_listed_hook(cls: type, name: str) -> bool:
     """Return whether a method is a hook that a receiver overrides; a loop's `state_dict`, say, is none."""
     is_receiver = any("__hook_base__" in vars(base) for base in cls.__mro__)
-    return is_receiver and name in hooks_of_eras() and "__hook_base__" not in vars(cls)
+    return is_receiver and name in HOOKS and "__hook_base__" not in vars(cls)
 
 
 def _is_ours(cls: type) -> bool:
     return cls.__module__.startswith("camshaft.")
 
 
+@cache
 def _has_place(cls: type) -> bool:
     return any(one.value is cls for one in public_names())
 
@@ -139,7 +143,7 @@ def _inherited(cls: type, underline: str) -> Lines:
     hook_bases = [base for base in bases if "__hook_base__" in vars(base)]
     if "__hook_base__" in vars(cls):
         hooks = [
-            name for base in hook_bases for name in vars(base) if name in hooks_of_eras() and name not in vars(cls)
+            name for base in hook_bases for name in vars(base) if name in HOOKS and name not in vars(cls)
         ]
         yield from _listed("Hooks to override", hooks, underline)
     else:
@@ -153,7 +157,7 @@ def _inherited(cls: type, underline: str) -> Lines:
 
 
 def _is_taken_from(base: type, name: str, value: Any, cls: type) -> bool:
-    is_hook = name in hooks_of_eras() and "__hook_base__" in vars(base)
+    is_hook = name in HOOKS and "__hook_base__" in vars(base)
     is_shown = name in shown_members(base) and not is_hook
     return is_shown and _is_member(value) and inspect.getattr_static(cls, name) is value
 
@@ -161,7 +165,7 @@ def _is_taken_from(base: type, name: str, value: Any, cls: type) -> bool:
 def _listed(heading: str, hooks: list[str], underline: str) -> Lines:
     if hooks:
         yield from title(heading, underline)
-        yield from table([(f":hook:`{name}`", hooks_of_eras()[name].when) for name in hooks], "35 65")
+        yield from table([(f":hook:`{name}`", HOOKS[name].when) for name in hooks], "35 65")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
