@@ -20,6 +20,10 @@ pytestmark = [
 ]
 
 
+class Quantised(torch.Tensor):
+    """A tensor of a library's own class."""
+
+
 def saving_trainer(root: Path, max_epochs: int = 3, **arguments: Any) -> Trainer:
     """Keeps every epoch's checkpoint, and "last", in `root`."""
     checkpoint = ModelCheckpoint(root, save_top_k=-1, save_last=True)
@@ -223,6 +227,23 @@ class TestExplicitPath:
         with pytest.raises(CheckpointError) as caught:
             quiet_trainer(tmp_path).validate(Regression(), loader(), ckpt_path=tmp_path / "alone.ckpt")
         assert not hasattr(caught.value, "__notes__")
+
+    def test_a_whole_one_that_needs_a_library_points_to_no_other(self, tmp_path: Path) -> None:
+        trainer = saving_trainer(tmp_path, 1)
+        trainer.fit(Regression(), loader())
+        checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+        state = torch.Tensor._make_subclass(Quantised, torch.ones(3))
+        checkpoint["optimizer_states"][0]["state"] = {0: {"exp_avg": state}}
+        torch.save(checkpoint, tmp_path / "quantised.ckpt")
+        path = tmp_path / "quantised.ckpt"
+        with pytest.raises(
+            CheckpointError, match=r"first import the library whose.*add_safe_globals\(\[.*Quant"
+        ) as caught:
+            saving_trainer(tmp_path).fit(Regression(), loader(), ckpt_path=path)
+        assert not hasattr(caught.value, "__notes__")
+        assert caught.value.names == (f"{Quantised.__module__}.Quantised",)
+        with torch.serialization.safe_globals([Quantised]):  # as a library does when it is imported
+            saving_trainer(tmp_path, 2).fit(Regression(), loader(), ckpt_path=path)
 
     def test_one_of_the_middle_of_an_epoch_goes_on_exactly_there(self, tmp_path: Path) -> None:
         batches: list[int] = []

@@ -108,7 +108,9 @@ def _find(
     try:
         return path, _read(trainer, path, weights_only)
     except CheckpointError as error:
-        beside = from_rank_zero(trainer.strategy, lambda: _others_beside(path))
+        # a whole file that needs the names of a library is no worse than another
+        is_broken = not getattr(error, "names", ())
+        beside = from_rank_zero(trainer.strategy, lambda: _others_beside(path) if is_broken else [])
         for other in beside:
             with suppress(CheckpointError):
                 readable = _read(trainer, other, weights_only)

@@ -39,7 +39,10 @@ class CheckpointError(RuntimeError):
 
     Attributes:
         path: The file or directory.
+        names: Names that the file needs and that are not imported; empty if it is damaged, or another fault.
     """
+
+    names: tuple[str, ...] = ()
 
     def __init__(self, message: str, path: str) -> None:
         self.path = path

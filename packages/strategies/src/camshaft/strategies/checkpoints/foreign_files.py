@@ -139,10 +139,13 @@ def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str
 
 def _unknown_names(path: Path, names: list[str], problem: str) -> CheckpointError:
     action = (
-        "Pass weights_only=False if you trust the file, or import the library that declares them safe, or declare the "
-        f"class or a plain replacement of each, `torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
+        "Pass weights_only=False if you trust the file, or first import the library whose classes these are, if it "
+        "declares them safe, or declare each class or a plain replacement of it, "
+        f"`torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
     )
-    return unreadable(path, problem, action=action)
+    error = unreadable(path, problem, action=action)
+    error.names = tuple(names)
+    return error
 
 
 def _class_name(value: Any) -> Any:
