@@ -32,7 +32,7 @@ CHECKS: dict[str, tuple[list[str], dict[str, tuple[float, float]]]] = {
         {r"ended early: (\d+)": (1, 5), r"test accuracy of the best: (.+)%": (85, 100)},
     ),
     "hydra_jobs": (
-        ["optimizer.name=sgd optimizer.learning_rate=0.1 trainer.max_epochs=4"],
+        ["optimizer.name=sgd optimizer.learning_rate=0.1 trainer.max_epochs=4 hydra/job_logging=none"],
         {r"accuracy (.+)%": (80, 100)},
     ),
     "streaming": (["--max-epochs 1"], {r"lines told right: (.+)%": (90, 100)}),
