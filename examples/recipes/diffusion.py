@@ -77,7 +77,7 @@ def save(path: Path, pictures: list[Tensor]) -> None:
     tiles = nn.functional.pad(shown, (1, 1, 1, 1), value=-1).transpose(1, 2)  # with margins
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(tiles.reshape(60, 100), cmap="gray_r", vmin=-1, vmax=1)
+    axes.imshow(tiles.reshape(60, 100).numpy(), cmap="gray_r", vmin=-1, vmax=1)
     axes.axis("off")
     figure.savefig(path, dpi=110)
 

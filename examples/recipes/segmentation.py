@@ -90,7 +90,7 @@ def draw(path: Path, rows: dict[str, Tensor]) -> None:
     grid = figure.subplots(len(rows), 6)
     for line, (name, pictures) in zip(grid, rows.items(), strict=True):
         for axes, picture in zip(line, pictures, strict=False):
-            axes.imshow(picture, cmap="viridis")
+            axes.imshow(picture.numpy(), cmap="viridis")
             axes.set(xticks=[], yticks=[])
         line[0].set_ylabel(name)
     figure.savefig(path, dpi=110)

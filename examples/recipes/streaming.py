@@ -108,10 +108,11 @@ def main() -> None:
     trainer = Trainer(max_epochs=arguments.max_epochs, logger=False, **options)
     model, lines = Classifier(), Lines(arguments.output / "lines")
     trainer.fit(model, lines)
+    accuracy = float(trainer.callback_metrics["val_accuracy"])  # another verb begins with none
     found = sorted(one for batch in trainer.predict(model, lines) for one in batch)
     for title, shown in (("most like prose:", found[:5]), ("most like code:", found[-5:])):
         print(title, *(text for _, text in shown), sep="\n  ")
-    print(f"lines told right: {trainer.callback_metrics['val_accuracy']:.1%}")
+    print(f"lines told right: {accuracy:.1%}")
 
 
 if __name__ == "__main__":

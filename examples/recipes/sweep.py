@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import optuna
 import torch
@@ -56,8 +57,8 @@ class Search:
     def fit(self, parameters: dict[str, float], callbacks: list[OptunaPruning]) -> tuple[Trainer, Digits]:
         seed_everything(0)
         model = Digits(parameters["learning_rate"], int(parameters["width"]), parameters["dropout"])
-        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        trainer = Trainer(max_epochs=self.max_epochs, callbacks=callbacks, num_sanity_val_steps=0, **quiet)  # type: ignore[arg-type]
+        quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        trainer = Trainer(max_epochs=self.max_epochs, callbacks=callbacks, num_sanity_val_steps=0, **quiet)
         trainer.fit(model, DataLoader(self.train, batch_size=64, shuffle=True), self.val)
         return trainer, model
 
@@ -76,8 +77,9 @@ def draw(path: Path, trials: list[optuna.trial.FrozenTrial], best: int) -> None:
     axes = figure.subplots()
     for trial in trials:
         pruned = trial.state is optuna.trial.TrialState.PRUNED
-        style = {"color": "C1" if trial.number == best else "gray", "linestyle": ":" if pruned else "-"}
+        style: dict[str, Any] = {"color": "C1" if trial.number == best else "gray", "linestyle": ":" if pruned else "-"}
         axes.plot(list(trial.intermediate_values), list(trial.intermediate_values.values()), marker="o", ms=3, **style)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="epoch", ylabel="validation accuracy", title="trials; those ended early are dotted")
     figure.savefig(path, dpi=110)
 
