@@ -39,7 +39,7 @@ Result = dict[str, Any]
 
 
 def main(names: list[str]) -> int:
-    """Run the kit on the named frameworks, or on those of one environment. Return 1 if a departure and the reasons do not agree."""
+    """Run the kit on the named frameworks, or on `TOGETHER`. Return 1 if a departure and the reasons do not agree."""
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         sys.exit(f"The frameworks must be among {', '.join(NAMES)}, but got {', '.join(unknown)}.")
