@@ -42,6 +42,23 @@ from releases import LastRelease, read_releases
 
 BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  # torchtnt 0.2.4 imports pkg_resources
 CERTIFIED = (*BENCHMARK_PEERS, "accelerate", "transformers")
+# Frameworks that are certified in an environment of their own: each is installed without its requirements, which
+# are at odds with constraints.txt, and what it imports of them beside it.
+CERTIFIED_BY_THEMSELVES = {
+    "composer": (
+        "mosaicml",
+        *("backoff", "coolname", "mosaicml-cli<0.8", "pillow", "py-cpuinfo", "tabulate", "torch-optimizer"),
+    ),
+    "torchtitan": (
+        "torchtitan",
+        *("datasets", "einops", "pillow", "safetensors", "spmd_types==0.2.3", "tensorboard", "tokenizers"),
+        *("torch_checkpointing", "triton", "tyro"),
+    ),
+    "torchtnt_nightly": (
+        "torchtnt-nightly",
+        *("fsspec", "psutil", "pyre-extensions", "setuptools<81", "tabulate", "tensorboard", "tqdm"),
+    ),
+}
 LIBRARIES = {path.stem.removeprefix("use_"): path for path in sorted((ROOT / "ecosystem/scripts").glob("use_*.py"))}
 INTERPRETERS = ("3.12", "3.13", "3.14")  # beside the one that runs nox
 CUDA_LIBRARY = re.compile(r"(nvidia|cuda)-")
@@ -83,9 +100,32 @@ for _library, _script in LIBRARIES.items():
 @nox.session
 def certify(session: nox.Session) -> None:
     """The conformance kit on other frameworks, whose table the docs show, in no gate; `-- ignite fabric` picks some."""
-    constraints = constraints_without(session, "setuptools")
-    install(session, [PACKAGES["camshaft-trainer"]], *CERTIFIED, constraints=constraints)
-    session.run("python", "-m", "certify.run", *session.posargs)
+    for name in CERTIFIED_BY_THEMSELVES:
+        if not session.posargs or name in session.posargs:
+            session.notify(f"certify-{name}", posargs=())
+    together = [name for name in session.posargs if name not in CERTIFIED_BY_THEMSELVES]
+    if together or not session.posargs:
+        constraints = constraints_without(session, "setuptools")
+        install(session, [PACKAGES["camshaft-trainer"]], *CERTIFIED, constraints=constraints)
+        session.run("python", "-m", "certify.run", *together)
+
+
+def certify_session(name: str, framework: str, needed: tuple[str, ...]) -> Callable[[nox.Session], None]:
+    def run(session: nox.Session) -> None:
+        constraints = constraints_without(session, "setuptools")
+        install(session, [PACKAGES["camshaft-trainer"]], *needed, constraints=constraints)
+        session.install("--no-deps", framework)
+        session.run("python", "-m", "certify.run", name)
+        callbacks = ROOT / "certify" / f"{name}_callbacks.py"
+        if callbacks.exists():
+            session.run("python", "-m", f"certify.{callbacks.stem}")
+
+    run.__doc__ = f"The conformance kit on {framework}, in an environment of its own: see certify/README.md."
+    return run
+
+
+for _name, (_framework, *_needed) in CERTIFIED_BY_THEMSELVES.items():
+    nox.session(name=f"certify-{_name}", default=False)(certify_session(_name, _framework, tuple(_needed)))
 
 
 @nox.session

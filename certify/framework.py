@@ -74,10 +74,10 @@ class Line(Steps, ModelHooks):
     """A module for frameworks that take any."""
 
 
-def loader(num_batches: int) -> Any:
-    """Return a loader of so many batches of one sample."""
-    samples: Any = torch.ones(num_batches, 2)
-    return DataLoader(samples, batch_size=1)
+def loader(num_samples: int, batch_size: int = 1) -> Any:
+    """Return a loader of so many samples."""
+    samples: Any = torch.ones(num_samples, 2)
+    return DataLoader(samples, batch_size=batch_size)
 
 
 def sgd(module: nn.Module, hooks: Any = None) -> torch.optim.Optimizer:
@@ -114,6 +114,15 @@ class Stage:
             return None
         self.batch_idx = 0
         return hook()
+
+    @contextmanager
+    def around(self, before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[None]:
+        """Call the hooks of moments before something, and those of others after it."""
+        for moment in before:
+            self.call(moment)
+        yield
+        for moment in after:
+            self.call(moment)
 
     def step(self, batch: Any) -> Any:
         """Call the stage's step and return its result."""

@@ -28,7 +28,9 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "results"
 PAGE = FOLDER.parent / "docs" / "how-it-works" / "certified-trainers.md"
 BEGIN, END = "<!-- Written by `nox -s certify`: -->\n", "<!-- End of what `nox -s certify` writes. -->\n"
-NAMES = ("camshaft", "lightning", "torchtnt", "ignite", "accelerate", "fabric", "transformers")
+TOGETHER = ("camshaft", "lightning", "torchtnt", "ignite", "accelerate", "fabric", "transformers")
+BY_THEMSELVES = ("composer", "torchtitan", "torchtnt_nightly")  # each in an environment of its own
+NAMES = (*TOGETHER, *BY_THEMSELVES)
 OWN = NAMES[0]
 LACKS = "does not have it"
 REASONS = tomllib.loads((FOLDER / "reasons.toml").read_text(encoding="utf-8"))
@@ -37,19 +39,19 @@ Result = dict[str, Any]
 
 
 def main(names: list[str]) -> int:
-    """Run the kit on the named frameworks, or on all. Return 1 if a departure and the reasons do not agree."""
+    """Run the kit on the named frameworks, or on `TOGETHER`. Return 1 if a departure and the reasons do not agree."""
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         sys.exit(f"The frameworks must be among {', '.join(NAMES)}, but got {', '.join(unknown)}.")
     faults = []
-    for name in names or NAMES:
+    for name in names or TOGETHER:
         result = certified(name, load(name))
         faults += [f"{name}: {fault}" for fault in faults_of(name, result)]
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
         (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
     results = kept()
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
-    print(in_terminal([one for name, one in results.items() if name in (names or NAMES)]))
+    print(in_terminal([one for name, one in results.items() if name in (names or TOGETHER)]))
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0

@@ -221,4 +221,4 @@ plt.show()
 # %%
 # In a test suite, the pytest fixture ``conformance_scenario`` runs a test once for each scenario.
 # :repository:`examples/custom_trainer.py` is a loop in torch with accumulation, checkpoints and the stock callbacks,
-# and :doc:`/how-it-works/certified-trainers` shows where six other frameworks stand.
+# and :doc:`/how-it-works/certified-trainers` shows where eight other frameworks stand.
