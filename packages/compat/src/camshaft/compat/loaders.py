@@ -22,7 +22,6 @@ from camshaft.loops.data.loaders import (
     leaves_of,
     name_of,
     read_ahead,
-    set_epoch,
     training_loader,
 )
 from camshaft.loops.state.random_state import isolated_randomness, restore_random_state
@@ -163,9 +162,9 @@ class LightningFitData(FitData):
             self._awaited = state["batches"], num_done
             self.batches.awaits_loader = True
 
-    def set_epoch(self) -> None:
+    def set_epoch(self, *, of_datasets: bool = False) -> None:
         """Tell the samplers of the training loader which epoch begins."""
-        set_epoch(self.loader, self._progress.current_epoch, of_datasets=False)
+        super().set_epoch(of_datasets=of_datasets)
 
     def isolated(self) -> AbstractContextManager[None]:
         """Return the context of the sanity check, which restores the global random numbers."""

@@ -14,6 +14,7 @@ from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,
+    combinations_of,
     copy_loader,
     is_stream,
     kind_to_copy,
@@ -273,6 +274,22 @@ class EvenLoader(ResumableLoader):
                 "Give each process a share: `datasets.distributed.split_dataset_by_node`, or let `__iter__` take every "
                 "`world_size`-th sample from `rank` on, with `torch.utils.data.get_worker_info()` for the workers."
             )
+
+
+def agree_on_draws(loader: Any, strategy: Strategy) -> None:
+    """Check that all processes draw loaders alike, where they are drawn by weights. Collective there.
+
+    Raises:
+        ValueError: If seeds, constant weights or stop criteria differ by process.
+    """
+    own = [one.draws for one in combinations_of(loader) if one.draws is not None]
+    if not own:
+        return
+    of_ranks = strategy.all_gather([draws.identity for draws in own])
+    if any(of_rank != of_ranks[0] for of_rank in of_ranks):
+        rule = "the same in every process, which draw the same loader for each batch"
+        action = "Pass the same `seed`, `weights` and `stop_criteria` in each; the loaders may give each its own data."
+        raise ValueError(must_be("weights", rule, of_ranks, "CombinedLoader", action))
 
 
 def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
