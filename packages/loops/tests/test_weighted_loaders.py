@@ -156,7 +156,9 @@ def test_other_numbers_of_processes_go_on_with_the_draws_and_each_sample_once(
             return 1000 + super().__getitem__(index)
 
     def make_one(strategy: Any) -> Any:
-        loaders = [DataLoader(kind(length), batch_size) for kind, length in zip((Indices, Shifted), lengths, strict=True)]
+        loaders = [
+            DataLoader(kind(length), batch_size) for kind, length in zip((Indices, Shifted), lengths, strict=True)
+        ]
         return weighted(loaders, weights, stop_criteria)
 
     for steps in read_chain(make_one, [*chain, Leg(chain[-1].num_ranks, -1)], 2):
@@ -168,7 +170,9 @@ def test_other_numbers_of_processes_go_on_with_the_draws_and_each_sample_once(
             samples = [sample - first for sample in order]
             assert samples[:length] == list(range(min(length, len(samples))))
             are_complete.append(len(samples) >= length)
-            assert stop_criteria == "cycle_until_all_exhausted" or len(samples) < length + 8, "padding alone comes twice"
+            assert stop_criteria == "cycle_until_all_exhausted" or len(samples) < length + 8, (
+                "padding alone comes twice"
+            )
         if weights is not ramp:
             assert any(are_complete) if stop_criteria == "first_exhausted" else all(are_complete)
 

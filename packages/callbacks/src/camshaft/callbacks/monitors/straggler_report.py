@@ -18,7 +18,7 @@ from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.monitors.data_wait import watch_data
 from camshaft.callbacks.monitors.logging_schedule import log_to_all
 from camshaft.hooks_core import Callback, Receiver
-from camshaft.hooks_core.protocols import TrainerProtocol
+from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 from camshaft.hooks_core.support.messages import warn_user
 
 PHASES = ("data", "hooks", "forward", "backward", "collective")
@@ -57,7 +57,7 @@ class StragglerReport(Callback):
 
     Gradients are averaged by all ranks together, so each rank's step takes as long as the slowest one's, and times of
     whole steps tell nothing. On a sampled step (all batches of an update) the ranks therefore meet at a barrier before
-    each backward pass, and each measures by itself: its wait for data, its hooks, its forward pass (`training_step`),
+    each forward and backward pass, and each measures by itself: its wait for data, its hooks, its forward pass (`training_step`),
     its backward pass up to its last gradient, and from there, past the slowest rank's, the collective. The times are
     then exchanged. Between samples no step has a barrier, an exchange or a synchronisation.
 
@@ -109,13 +109,15 @@ class StragglerReport(Callback):
         """
         if receiver is self or hook in _PARTS_OF_THE_LOOP:
             return function
-        phase = "forward" if hook == "training_step" else "hooks"
+        is_step = hook == "training_step"
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
             sample = self._sample
             if sample is None:
                 return function(*arguments, **keywords)
-            with sample.inside(phase):
+            if is_step:
+                sample.meet()
+            with sample.inside("forward" if is_step else "hooks"):
                 return function(*arguments, **keywords)
 
         return timed
@@ -138,7 +140,7 @@ class StragglerReport(Callback):
     def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Tensor) -> None:
         """Meet the other ranks on a sampled step, and time the backward pass from there. Collective there."""
         if self._sample is not None:
-            self._sample.begin_backward(trainer.strategy.barrier, loss)
+            self._sample.begin_backward(loss)
 
     def on_after_backward(self, trainer: TrainerProtocol, module: Any) -> None:
         """End the time of the backward pass and its collective."""
@@ -171,7 +173,7 @@ class StragglerReport(Callback):
 
     def _ask(self) -> None:
         if self._sample is None and self._trainer.global_step >= self._next_step:
-            self._sample = _Sample(self._trainer.global_step, self._trainer.strategy.device)
+            self._sample = _Sample(self._trainer.global_step, self._trainer.strategy)
         if self._sample is not None:
             self._sample.switch("data")
 
@@ -200,12 +202,12 @@ class _Sample:
         arrival: Time from barriers to the last gradients of this process.
     """
 
-    def __init__(self, step: int, device: torch.device) -> None:
+    def __init__(self, step: int, strategy: Strategy) -> None:
         self.step = step
         self.seconds = dict.fromkeys((*PHASES, _REST, _WAITING), 0.0)
         self.arrival = 0.0
         self._phase, self._since, self._met_at = _REST, perf_counter(), 0.0
-        self._device = device
+        self._barrier, self._device = strategy.barrier, strategy.device
 
     def switch(self, phase: str) -> None:
         """End the phase that runs, once the device has done its work, and begin another."""
@@ -225,10 +227,15 @@ class _Sample:
         finally:
             self.switch(before)
 
-    def begin_backward(self, barrier: Callable[[], None], loss: Tensor) -> None:
-        """Meet the others, and time the pass from there up to the last gradient of this process."""
+    def meet(self) -> None:
+        """Wait for the other ranks. Collective."""
         self.switch(_WAITING)
-        barrier()
+        self._barrier()
+        self.switch(_REST)
+
+    def begin_backward(self, loss: Tensor) -> None:
+        """Meet the others, and time the pass from there up to the last gradient of this process. Collective."""
+        self.meet()
         self.switch("backward")
         self._met_at = self._since
         if loss.requires_grad:

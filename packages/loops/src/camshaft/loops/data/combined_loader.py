@@ -314,7 +314,7 @@ class CombinedLoader:
             before = progress
             self._progress = progress = self._new_progress("under_way")
             if self.draws is not None:
-                progress.ended, progress.num_given = [is_loaded or ended for ended in before.ended], before.num_given
+                progress.ended, progress.num_given = [*before.ended], before.num_given
         return progress
 
     def _all_at_once(self, is_resumed: bool) -> Iterator[Any]:
