@@ -14,10 +14,10 @@ from camshaft.hooks_core.protocols import DataSource, TrainerProtocol
 class DataWait(Callback):
     """Logs the share of time in which training steps wait for their batches.
 
-    A step's time is that from asking for its batch to the end of its hooks; validation, checkpoints and the like between
-    steps do not count. "data_wait" is the share of the latest steps of rank 0, logged after every
-    `trainer.log_every_n_steps` updates. "data_wait/rank0" and so on are the shares of all ranks, logged at the end of an
-    epoch, where the processes exchange them. Nothing else is exchanged, and no device is read or waited for.
+    A step's time is that from asking for its batch to the end of its hooks; validation, checkpoints and the like
+    between steps do not count. "data_wait" is the share of the latest steps of rank 0, logged after every
+    `trainer.log_every_n_steps` updates. "data_wait/rank0" and so on are the shares of all ranks, logged at the end of
+    an epoch, where the processes exchange them. Nothing else is exchanged, and no device is read or waited for.
 
     Times are those of the host. A GPU works through its queue while the host waits, so a small share there need not
     slow it down; a share near 1 does. The wait for the first batch of an epoch includes the start of workers.

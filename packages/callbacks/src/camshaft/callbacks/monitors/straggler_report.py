@@ -57,9 +57,9 @@ class StragglerReport(Callback):
 
     Gradients are averaged by all ranks together, so each rank's step takes as long as the slowest one's, and times of
     whole steps tell nothing. On a sampled step (all batches of an update) the ranks therefore meet at a barrier before
-    each forward and backward pass, and each measures by itself: its wait for data, its hooks, its forward pass (`training_step`),
-    its backward pass up to its last gradient, and from there, past the slowest rank's, the collective. The times are
-    then exchanged. Between samples no step has a barrier, an exchange or a synchronisation.
+    each forward and backward pass, and each measures by itself: its wait for data, its hooks, its forward pass
+    (`training_step`), its backward pass up to its last gradient, and from there, past the slowest rank's, the
+    collective. The times are then exchanged. Between samples no step has a barrier, an exchange or a synchronisation.
 
     If a rank is slower in a phase than the median rank, by at least a share of the step, rank 0 warns with its number,
     host and phase. Every sample is logged as "straggler/<phase>", the seconds by which the slowest rank exceeds the
@@ -89,7 +89,7 @@ class StragglerReport(Callback):
     latest: Straggler | None = attrs.field(default=None, init=False)
     _trainer: Any = attrs.field(default=None, init=False)  # while several processes train
     _next_step: float = attrs.field(default=math.inf, init=False)
-    _sample: "_Sample | None" = attrs.field(default=None, init=False)
+    _sample: _Sample | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__init__()

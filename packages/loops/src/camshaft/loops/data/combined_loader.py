@@ -88,8 +88,8 @@ class CombinedLoader:
             "all_exhausted_without_replacement": once every loader has ended; those that end sooner are not drawn any
             more. "cycle_forever": never. That a loader has ended is seen where it is drawn and gives nothing; one
             whose weight is 0 is not waited for.
-        seed: For mode "weighted", the seed from which draws follow, with the epoch; see `set_epoch`. It must be the same
-            in all processes, which so draw the same loader for each batch.
+        seed: For mode "weighted", the seed from which draws follow, with the epoch; see `set_epoch`. It must be the
+            same in all processes, which so draw the same loader for each batch.
 
     Raises:
         ValueError: If there is no such mode, no loader in the collection, or the weights are none.
@@ -174,8 +174,8 @@ class CombinedLoader:
         """Return the number of batches.
 
         Raises:
-            TypeError: If a loader does not tell its own, or draws decide it: it is known in mode "weighted" for constant
-                weights and "all_exhausted_without_replacement".
+            TypeError: If a loader does not tell its own, or draws decide it: in mode "weighted" it is known for
+                constant weights with "all_exhausted_without_replacement".
         """
         lengths = [len(leaf) for leaf in self._flattened]
         if self.draws is not None:
