@@ -203,11 +203,12 @@ class Counting(IterableDataset[int]):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_streams_go_on_exactly_in_as_many_processes_and_are_refused_in_others() -> None:
-    def make_one(strategy: Any) -> Any:
-        return weighted([DataLoader(Counting(), 2), DataLoader(Indices(5), 1, num_workers=1)], [1, 2])
+    def make_one(strategy: Any, num_workers: int = 0) -> Any:
+        return weighted([DataLoader(Counting(), 2), DataLoader(Indices(5), 1, num_workers=num_workers)], [1, 2])
 
     whole = read_chain(make_one, [Leg(1, -1)], 2)
-    assert read_chain(make_one, [Leg(1, 1), Leg(1, 3, 1), Leg(1, -1)], 2) == whole
+    chain = [Leg(1, 1), Leg(1, 3, 1), Leg(1, -1)]
+    assert read_chain(lambda strategy: make_one(strategy, num_workers=1), chain, 2) == whole
     with pytest.raises(ValueError, match=r"`loaders drawn by weights` must be resumed by as many processes .* in fit"):
         read_chain(make_one, [Leg(1, 2), Leg(2, -1)], 1, in_threads=True)
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import CombinedLoader
-from camshaft.loops.data.combined_loader import UNKNOWN, has_state, is_plain, is_stream, read_promised
+from camshaft.loops.data.combined_loader import UNKNOWN, has_state, is_plain, is_stream, length_of, read_promised
 from camshaft.loops.data.fit_data import FitData, TrainingBatches
 from camshaft.loops.data.loaders import (
     ReadAhead,
@@ -46,7 +46,7 @@ def numbered(
     Raises:
         RuntimeError: If an epoch has fewer batches than all of the run that was resumed.
     """
-    may_end_early, ahead = is_open_ended(loader), ahead or ReadAhead()
+    may_end_early, ahead = is_open_ended(loader) or length_of(loader) == UNKNOWN, ahead or ReadAhead()
     if ahead.is_filled or (may_end_early and num_batches == UNKNOWN):
         yield from read_ahead(loader, iterator, num_batches, first, ahead)
         return

@@ -239,12 +239,12 @@ class _Sample:
         self.switch("backward")
         self._met_at = self._since
         if loss.requires_grad:
-            loss.register_hook(self._watch_end)
+            loss.register_hook(self._watch_end)  # type: ignore[no-untyped-call]
 
     def _watch_end(self, gradient: Tensor) -> None:
         # Called as the pass begins. The engine calls what is queued when all gradients are there, in this order: this
         # comes before `DistributedDataParallel` waits for its reductions, which it queues with the last gradient.
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_of_compute)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_of_compute)
 
     def _end_of_compute(self) -> None:
         self.switch("collective")

@@ -170,7 +170,8 @@ def _shared_data(loader: Any) -> Any:
 
     They tell apart what `datasets.distributed.split_dataset_by_node` has shared out already.
     """
-    length, dataset = whole_length(loader), getattr(loader, "dataset", None)
+    length = whole_length(loader)
+    dataset: Any = getattr(loader, "dataset", None)
     if not length or not hasattr(dataset, "_fingerprint") or not hasattr(dataset, "with_format"):
         return length
     rows = dataset.with_format(None)  # without transforms, which may draw random numbers

@@ -117,7 +117,7 @@ class WeightedDraws:
             rule = f"a collection like that of the loaders, with a number for each of {', '.join(self._paths)}"
             raise ValueError(must_be("weights", rule, weights, where, "Name each loader as in `loaders`."))
         values = [by_path[path] for path in self._paths]
-        are_numbers = all(isinstance(value, Real) and 0 <= value < math.inf for value in values)
+        are_numbers = all(isinstance(value, Real) and 0 <= float(value) < math.inf for value in values)
         if not are_numbers or not 0 < math.fsum(values) < math.inf:
             rule = "finite numbers of at least 0, of which one is more"
             raise ValueError(must_be("weights", rule, weights, where, "Pass shares such as 0.7 and 0.3."))
