@@ -138,7 +138,7 @@ def test_going_on_again_and_again_equals_not_stopping(
     assert found == expected
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     lengths=st.tuples(st.integers(1, 20), st.integers(1, 20)),
     batch_size=st.integers(1, 3),
