@@ -176,7 +176,8 @@ def test_two_processes_decide_alike_and_write_files_of_their_own(tmp_path: Path)
     events = slow["collectives"]
     for step in range(10):
         between = events[events.index(step) + 1 : events.index(step + 1)]
-        assert between == ["barrier", "barrier", "gather"] * (step % 2), "no other step has a collective of its own"
+        assert between.count("barrier") == 2 * (step % 2), "ranks meet on sampled steps alone"
+        assert "gather" in between or not step % 2
     assert slow["rows"][:3] == ["data_wait", "data_wait/rank0", "data_wait/rank1"]
     assert slow["rows"][3:] == sorted(f"straggler/{phase}" for phase in phases)
     assert 0 < slow["waits"][1] < slow["waits"][0] < 1, "rank 0 alone had slow data"
