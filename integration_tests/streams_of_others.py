@@ -183,6 +183,9 @@ def make_loader(kind: str, workers: int, rank: int, world_size: int, folder: Pat
             return loader(shared(_hugging_face()), StatefulDataLoader)
         case "datasets in a CombinedLoader":
             return CombinedLoader([loader(shared(_hugging_face())), loader(shared(_hugging_face(shift=100)))])
+        case "datasets, drawn by weights":
+            streams = [loader(shared(_hugging_face())), loader(shared(_hugging_face(shift=100)))]
+            return CombinedLoader(streams, "weighted", weights=[0.3, 0.7])
         case "webdataset":
             return loader(_web_dataset(folder))
         case "MosaicML's StreamingDataset":
@@ -212,7 +215,8 @@ def make_loader(kind: str, workers: int, rank: int, world_size: int, folder: Pat
 
 KINDS = (
     *("datasets, map", "datasets, stream", "datasets, stream of mapped batches", "datasets, shuffled stream"),
-    *("datasets, interleaved", "datasets in a StatefulDataLoader", "datasets in a CombinedLoader", "webdataset"),
+    *("datasets, interleaved", "datasets in a StatefulDataLoader", "datasets in a CombinedLoader"),
+    *("datasets, drawn by weights", "webdataset"),
     "MosaicML's StreamingDataset",
     *("torchdata.nodes", "torchdata.nodes of a sticky stream", "StatefulDataLoader"),
     *("StatefulDataLoader of a sticky stream", "sticky stream", "counting stream", "buffered stream"),

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from bare_ranks import on_ranks as on_threads
 from launching import run_ranks
 from streams_of_others import KINDS, NUM_SAMPLES, STOPS, can_be_read, outcome
+from torch.utils.data import DataLoader
+
+from camshaft.loops.data.shared_loader import share_out
+from camshaft.loops.data.training_batches import TrainingBatches
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 
@@ -66,6 +72,24 @@ def test_with_two_workers(kind: str, rows: dict[str, list[str]], folder: Path) -
 @pytest.mark.parametrize("kind", READ_KINDS)
 def test_on_two_ranks(kind: str, rows: dict[str, list[str]], on_ranks: list[dict[str, dict[str, str]]]) -> None:
     assert {summary(of_rank[kind]) for of_rank in on_ranks} == {rows[kind][2]}
+
+
+def test_a_table_that_was_shared_out_already_is_refused_on_several_ranks() -> None:
+    import datasets
+    from datasets.distributed import split_dataset_by_node
+
+    table = datasets.Dataset.from_dict({"x": list(range(NUM_SAMPLES))}).with_format("torch")
+
+    def length(strategy: Any, of_rank: Any) -> int:
+        batches = TrainingBatches(share_out(DataLoader(of_rank), strategy, stage="train"), 0, strategy=strategy)
+        batches.count(1.0, "limit")
+        return batches.num_batches
+
+    assert on_threads(2, lambda strategy: length(strategy, table)) == [NUM_SAMPLES // 2] * 2
+    with pytest.raises(
+        ValueError, match=r"same data in every process, to be shared out.*Pass use_distributed_sampler="
+    ):
+        on_threads(2, lambda one: length(one, split_dataset_by_node(table, one.global_rank, 2)))
 
 
 @pytest.mark.skipif(not can_be_read(MOSAICML), reason="needs mosaicml-streaming")

@@ -58,6 +58,7 @@ class Window(Callback):
 
 CALLBACKS: dict[str, Callable[[Path], Any]] = {
     "BackboneFinetuning": lambda folder: stock.BackboneFinetuning(unfreeze_backbone_at_epoch=1),
+    "DataWait": lambda folder: stock.DataWait(),
     "DeviceStatsMonitor": lambda folder: stock.DeviceStatsMonitor(),
     "EMAWeightAveraging": lambda folder: stock.EMAWeightAveraging(decay=0.9),
     "EarlyStopping": lambda folder: stock.EarlyStopping("loss_epoch", check_on_train_epoch_end=True),
@@ -77,6 +78,7 @@ CALLBACKS: dict[str, Callable[[Path], Any]] = {
     "RichProgressBar": lambda folder: stock.RichProgressBar(),
     "RunLedger": lambda folder: RunLedger(folder / "ledger"),
     "SpikeDetection": lambda folder: stock.SpikeDetection(rtol=1000.0),
+    "StragglerReport": lambda folder: stock.StragglerReport(every_n_steps=1),
     "StochasticWeightAveraging": lambda folder: stock.StochasticWeightAveraging(0.01),
     "TQDMProgressBar": lambda folder: stock.TQDMProgressBar(),
     "ThroughputMonitor": lambda folder: stock.ThroughputMonitor(lambda batch: len(batch[0])),

@@ -25,7 +25,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "RichProgressBar": {"enable_progress_bar": True},
     "TQDMProgressBar": {"enable_progress_bar": True},
 }
-MONITORS = ("DeviceStatsMonitor", "LearningRateMonitor", "ThroughputMonitor")  # which need a logger
+MONITORS = ("DataWait", "DeviceStatsMonitor", "LearningRateMonitor", "ThroughputMonitor")  # which need a logger
 NOT_IN_THE_LOOP = {
     "ActionProfiler", "AdvancedProfiler", "BaseFinetuning", "BasePredictionWriter", "BatchSizeFinder", "Callback",
     "Checkpoint", "CometLogger", "LearningRateFinder", "Logger", "NPZPredictionWriter", "ParquetPredictionWriter",

@@ -106,6 +106,7 @@ def _read_leg(
         rank = strategy.global_rank
         is_same = len(before.states) == strategy.world_size
         set_epoch(loader, epoch)
+        training.set_epoch(epoch)
         training.load_state_dict(before.states[rank if is_same else 0], num_done)
         restore_random_state(before.numbers[rank if is_same else 0], generators)
     read: list[tuple[int, Any]] = []
@@ -117,6 +118,7 @@ def _read_leg(
     while epoch < num_epochs and len(read) != num_steps + leg.num_lost:
         if not num_done:
             set_epoch(loader, epoch)
+            training.set_epoch(epoch)
         for _ in iter(training):
             read.append((epoch, as_plain(_[1])))
             num_done = _[0] + 1

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import math
+import socket
 import sys
+import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from launching import report
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.utils.data import DataLoader, default_collate
 from trainer_parts import ListLogger, Regression, loader, quiet_trainer, weights
 
 from camshaft.callbacks import (
+    DataWait,
     ModelCheckpoint,
     NonFiniteError,
     NonFiniteGuard,
     PyTorchProfiler,
     SpikeDetection,
+    StragglerReport,
     ThroughputMonitor,
     TrainingSpikeException,
 )
+from camshaft.hooks_core import Callback
+from camshaft.strategies import DDPStrategy
 
 
 class Spoilt(Regression):
@@ -108,6 +116,98 @@ def measuring(folder: Path) -> dict[str, float]:
     return {name.removeprefix("train/"): value for name, value in rows[-1].items()} if rows else {}
 
 
+SLOW = ("data", "hooks", "forward", "backward", "collective")
+
+
+class Slow(Regression):
+    """In every second batch another phase of another rank takes longer."""
+
+    num_read = 0
+
+    def pause(self, phase: str, rank: int, batch_idx: int) -> None:
+        place = divmod(batch_idx, 2)
+        if place[1] and SLOW[place[0] : place[0] + 1] == (phase,) and place[0] % 2 == rank:
+            time.sleep(0.3)
+
+    def collate(self, samples: list[Any]) -> Any:
+        self.num_read += 1
+        self.pause("data", distributed.get_rank(), self.num_read - 1)
+        return default_collate(samples)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.batch_idx = batch_idx
+        self.pause("hooks", self.trainer.global_rank, batch_idx)
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.pause("forward", self.trainer.global_rank, batch_idx)
+        loss.register_hook(lambda gradient: self.pause("backward", self.trainer.global_rank, batch_idx))
+        return loss
+
+    def reduce(self, state: Any, bucket: Any) -> Any:
+        """Average gradients as torch does, and come to the end later."""
+        buffer, future = bucket.buffer().div_(2), torch.futures.Future()
+        work = distributed.all_reduce(buffer, async_op=True)
+
+        def finish() -> None:
+            work.wait()
+            self.pause("collective", distributed.get_rank(), self.batch_idx)
+            future.set_result(buffer)
+
+        threading.Thread(target=finish).start()
+        return future
+
+
+class Findings(Callback):
+    """Keeps what each sample found, and on which steps ranks met."""
+
+    def __init__(self, straggling: StragglerReport) -> None:
+        self.straggling, self.found, self.num_barriers = straggling, [], []
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        strategy = trainer.strategy
+        meet, gather = strategy.barrier, strategy.all_gather
+        strategy.barrier = lambda *name: (self.num_barriers.append("barrier"), meet(*name))[1]
+        strategy.all_gather = lambda value: (self.num_barriers.append("gather"), gather(value))[1]
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self.num_barriers.append(batch_idx)
+        latest = self.straggling.latest
+        if latest is not None and latest.step == batch_idx - 1:
+            self.found.append((latest.step, latest.phase, latest.rank, latest.node == socket.gethostname()))
+
+
+def straggling(folder: Path) -> dict[str, Any]:
+    """Every second step is sampled; in each of these another phase of another rank is slow."""
+    straggling, wait, module, logger = StragglerReport(every_n_steps=2), DataWait(), Slow(), ListLogger()
+    findings = Findings(straggling)
+    strategy = DDPStrategy(comm_hook=module.reduce)
+    trainer = quiet_trainer(
+        folder,
+        strategy=strategy,
+        accelerator="cpu",
+        devices=2,
+        callbacks=[findings, straggling, wait],
+        max_epochs=1,
+        logger=logger,
+        log_every_n_steps=5,
+    )
+    data = DataLoader(loader(11).dataset, batch_size=2, collate_fn=module.collate)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(module, data)
+    named = [str(one.message) for one in caught if str(one.message).startswith("Ranks wait for rank")]
+    rows = {name: value for _, row in logger.rows for name, value in row.items()}
+    return {
+        "found": findings.found[: len(SLOW)],
+        "collectives": findings.num_barriers,
+        "warned": len(named),
+        "first": named[:1],
+        "rows": sorted(name for name in rows if name.startswith(("data_wait", "straggler"))),
+        "waits": [rows.get(f"data_wait/rank{rank}") for rank in range(2)],
+    }
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
@@ -119,6 +219,7 @@ def main() -> None:
         ("spike", spiking),
         ("save", saving),
         ("throughput", measuring),
+        ("straggling", straggling),
     ):
         report(name, scene(folder))
 

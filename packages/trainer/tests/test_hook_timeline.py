@@ -52,6 +52,7 @@ def test_all_verbs_of_a_trainer_are_in_one_report(tmp_path: Path) -> None:
         "training batch": 8,
         "training_step · Regression": 8,
         "backward pass": 8,
+        "waiting for data": 10,  # each epoch asks for one more, which is not there
         "optimizer.step · SGD": 8,
         "on_validation_end · EarlyStopping": names.count("validation"),
         "train_dataloader · RegressionData": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,17 @@ def test_two_processes_decide_alike_and_write_files_of_their_own(tmp_path: Path)
     assert {name.split("-")[1] for name in traces} == {"0", "1"}  # the ranks
     assert zero["throughput"]["batches_per_sec"] == 2 * zero["throughput"]["device/batches_per_sec"]
     assert one["throughput"] == {}
+    slow = zero["straggling"]
+    phases = ["data", "hooks", "forward", "backward", "collective"]
+    assert slow["found"] == one["straggling"]["found"]
+    assert slow["found"] == [(2 * idx + 1, phase, idx % 2, True) for idx, phase in enumerate(phases)]
+    assert slow["warned"] >= len(phases) and one["straggling"]["warned"] == 0
+    assert re.match(r"Ranks wait for rank 0 on .* in its phase 'data': \d+\.\d ms of the", slow["first"][0])
+    events = slow["collectives"]
+    for step in range(10):
+        between = events[events.index(step) + 1 : events.index(step + 1)]
+        assert between.count("barrier") == 2 * (step % 2), "ranks meet on sampled steps alone"
+        assert "gather" in between or not step % 2
+    assert slow["rows"][:3] == ["data_wait", "data_wait/rank0", "data_wait/rank1"]
+    assert slow["rows"][3:] == sorted(f"straggler/{phase}" for phase in phases)
+    assert 0 < slow["waits"][1] < slow["waits"][0] < 1, "rank 0 alone had slow data"

@@ -20,12 +20,14 @@ from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger as MLFlowLogge
 from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger as TensorBoardLogger
 from camshaft.callbacks.loggers.trackio_logger import TrackioLogger as TrackioLogger
 from camshaft.callbacks.loggers.wandb_logger import WandbLogger as WandbLogger
+from camshaft.callbacks.monitors.data_wait import DataWait as DataWait
 from camshaft.callbacks.monitors.device_stats_monitor import DeviceStatsMonitor as DeviceStatsMonitor
 from camshaft.callbacks.monitors.learning_rate_monitor import LearningRateMonitor as LearningRateMonitor
 from camshaft.callbacks.monitors.non_finite_guard import NonFiniteError as NonFiniteError
 from camshaft.callbacks.monitors.non_finite_guard import NonFiniteGuard as NonFiniteGuard
 from camshaft.callbacks.monitors.spike_detection import SpikeDetection as SpikeDetection
 from camshaft.callbacks.monitors.spike_detection import TrainingSpikeException as TrainingSpikeException
+from camshaft.callbacks.monitors.straggler_report import StragglerReport as StragglerReport
 from camshaft.callbacks.monitors.throughput import Throughput as Throughput
 from camshaft.callbacks.monitors.throughput import get_available_flops as get_available_flops
 from camshaft.callbacks.monitors.throughput import measure_flops as measure_flops

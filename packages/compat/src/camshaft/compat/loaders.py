@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import CombinedLoader
-from camshaft.loops.data.combined_loader import UNKNOWN, has_state, is_plain, is_stream, read_promised
+from camshaft.loops.data.combined_loader import UNKNOWN, has_state, is_plain, is_stream, length_of, read_promised
 from camshaft.loops.data.fit_data import FitData, TrainingBatches
 from camshaft.loops.data.loaders import (
     ReadAhead,
@@ -22,7 +22,6 @@ from camshaft.loops.data.loaders import (
     leaves_of,
     name_of,
     read_ahead,
-    set_epoch,
     training_loader,
 )
 from camshaft.loops.state.random_state import isolated_randomness, restore_random_state
@@ -47,7 +46,7 @@ def numbered(
     Raises:
         RuntimeError: If an epoch has fewer batches than all of the run that was resumed.
     """
-    may_end_early, ahead = is_open_ended(loader), ahead or ReadAhead()
+    may_end_early, ahead = is_open_ended(loader) or length_of(loader) == UNKNOWN, ahead or ReadAhead()
     if ahead.is_filled or (may_end_early and num_batches == UNKNOWN):
         yield from read_ahead(loader, iterator, num_batches, first, ahead)
         return
@@ -163,9 +162,9 @@ class LightningFitData(FitData):
             self._awaited = state["batches"], num_done
             self.batches.awaits_loader = True
 
-    def set_epoch(self) -> None:
+    def set_epoch(self, *, of_datasets: bool = False) -> None:
         """Tell the samplers of the training loader which epoch begins."""
-        set_epoch(self.loader, self._progress.current_epoch, of_datasets=False)
+        super().set_epoch(of_datasets=of_datasets)
 
     def isolated(self) -> AbstractContextManager[None]:
         """Return the context of the sanity check, which restores the global random numbers."""

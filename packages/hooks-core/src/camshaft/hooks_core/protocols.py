@@ -565,6 +565,19 @@ class SampleSource(Protocol):
 
 
 @runtime_checkable
+class DataSource(Protocol):
+    """Optional part of a trainer beside `TrainerProtocol`: callbacks may watch its wait for training batches."""
+
+    def watch_data(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call functions around the wait for each training batch, for the length of the fit; called in `on_fit_start`.
+
+        Args:
+            before: Called before a batch is asked for.
+            after: Called once it is there, also if there was none or an error came in its place.
+        """
+
+
+@runtime_checkable
 class StepTrials(Protocol):
     """Optional part of a trainer beside `TrainerProtocol`: callbacks may try out a training step."""
 

@@ -618,12 +618,15 @@ class Trainer:
         Raises:
             RuntimeError: If no fit runs whose loaders are there.
         """
-        self._running_fit("follow_samples", "Use it in `on_fit_start`.")
-        data = self.fit_loop.data
-        if data is None or data.loader is None:
-            rule, action = "used once the loaders are there", "Use it in `on_fit_start`."
-            raise RuntimeError(must_be("follow_samples", rule, None, "Trainer", action))
-        return data.follow_samples()
+        return self._loaded_data("follow_samples").follow_samples()
+
+    def watch_data(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call functions around the wait for each training batch; see `camshaft.hooks_core.protocols.DataSource`.
+
+        Raises:
+            RuntimeError: If no fit runs whose loaders are there.
+        """
+        self._loaded_data("watch_data").watch_data(before, after)
 
     @contextmanager
     def trial_step(self) -> Iterator[None]:
@@ -645,6 +648,13 @@ class Trainer:
             yield
         finally:
             self._log_to(loggers)
+
+    def _loaded_data(self, method: str) -> Any:
+        action, data = "Use it in `on_fit_start`.", self.fit_loop.data
+        self._running_fit(method, action)
+        if data is None or data.loader is None:
+            raise RuntimeError(must_be(method, "used once the loaders are there", None, "Trainer", action))
+        return data
 
     def _running_fit(self, method: str, action: str) -> Run:
         run = self.current_run

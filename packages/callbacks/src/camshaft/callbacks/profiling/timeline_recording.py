@@ -113,6 +113,8 @@ TRAINING_BATCH = Span("training batch", "on_train_batch_start", "on_train_batch_
 BACKWARD_PASS = Span("backward pass", "on_before_backward", "on_after_backward", lies_between=True)
 OPTIMIZER_STEP = Span("optimizer.step", "", "", lies_between=True)
 """An optimizer's update, marked by the optimizer's own step hooks."""
+DATA_WAIT = Span("waiting for data", "", "", lies_between=True)
+"""The wait for a training batch, marked by the trainer."""
 SPANS = (
     SANITY_CHECK,
     Span("training", "on_train_start", "on_train_end"),
@@ -162,7 +164,7 @@ def _groups(node: Node) -> Iterator[Node]:
 BETWEEN_HOOKS = "between the hooks"
 """Name of the part of a batch in which none of its hooks and spans runs."""
 
-_SPANS_IN_STEPS = (BACKWARD_PASS.name, OPTIMIZER_STEP.name)
+_SPANS_IN_STEPS = (DATA_WAIT.name, BACKWARD_PASS.name, OPTIMIZER_STEP.name)  # the wait is that for the step's batch
 
 _NUM_STEPS_HELD = 500
 """Batches whose durations are summed up together, which is much faster than one by one."""

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.loops.data.weighted_draws import StopCriteria, WeightedDraws, WeightSchedule
 
-CombinationMode = Literal["min_size", "max_size", "max_size_cycle", "sequential"]
+CombinationMode = Literal["min_size", "max_size", "max_size_cycle", "sequential", "weighted"]
 """How several loaders are read together; see `CombinedLoader`."""
 
 _WHERE = "CombinedLoader"
@@ -30,13 +31,22 @@ class _Progress:
     Attributes:
         phase: "new" before the first iteration; "under_way"; "over" once it has run to its end or was left; "broken" if
             an error ended it, so that some leaves may be a batch ahead of others.
-        ended: Leaves whose iterators have run to their end and were not begun anew.
-        exhausted: Leaves that have run to their end at least once; kept by `max_size_cycle`.
+        ended: Leaves whose iterators have run to their end and were not begun anew; in mode "weighted" also those that
+            were never drawn.
+        exhausted: Leaves that have run to their end at least once; kept by `max_size_cycle` and `weighted`.
+        begun: Leaves that the iteration has begun; in mode "weighted" others may have been left inside an earlier one.
+        epoch: The epoch from which draws follow.
+        num_draws: Draws of the iteration.
+        num_given: Batches that were given, by draws of all iterations.
     """
 
     phase: str
     ended: list[bool]
     exhausted: list[bool]
+    begun: list[bool]
+    epoch: int = 0
+    num_draws: int = 0
+    num_given: int = 0
 
     def __enter__(self) -> None:
         pass
@@ -48,7 +58,8 @@ class _Progress:
 class CombinedLoader:
     """Iterates over a collection of loaders at once: each batch is that collection with a batch in each loader's place.
 
-    In mode "sequential" it iterates over one loader after the other instead.
+    In mode "sequential" it iterates over one loader after the other instead, and in mode "weighted" each batch is that
+    of one loader, drawn by weights.
 
     As in Lightning 2.x, except that it gives the batch alone, without indices, and that `max_size_cycle` first reads
     the loaders that it still waits for: when they end, nothing of the others was begun or read in vain. A shorter
@@ -67,11 +78,25 @@ class CombinedLoader:
             lists and (named) tuples in the same places. A list of batches is therefore no loader here.
         mode: "min_size" ends with the shortest loader. "max_size" ends with the longest; those that have ended give
             None. "max_size_cycle" ends once every loader has ended; those that end sooner begin anew. "sequential"
-            gives the loaders' own batches, one loader after the other.
+            gives the loaders' own batches, one loader after the other. "weighted" gives the own batches of a loader
+            that is drawn anew for each.
+        weights: For mode "weighted", a collection like that of the loaders with a number in each place, whose sum does
+            not matter. Or a schedule: a function that is given the number of batches before, over all epochs, and the
+            epoch, and returns such a collection.
+        stop_criteria: For mode "weighted", when an iteration ends. "cycle_until_all_exhausted": once every loader has
+            ended; those that end sooner begin anew. "first_exhausted": with the first loader that ends.
+            "all_exhausted_without_replacement": once every loader has ended; those that end sooner are not drawn any
+            more. "cycle_forever": never. That a loader has ended is seen where it is drawn and gives nothing; one
+            whose weight is 0 is not waited for.
+        seed: For mode "weighted", the seed from which draws follow, with the epoch; see `set_epoch`. It must be the
+            same in all processes, which so draw the same loader for each batch.
 
     Raises:
-        ValueError: If there is no such mode, or no loader in the collection.
+        ValueError: If there is no such mode, no loader in the collection, or the weights are none.
         TypeError: If something in the collection is no iterable of batches.
+
+    Attributes:
+        draws: What draws loaders in mode "weighted"; None in others.
 
     Example:
         >>> combined = CombinedLoader({"labelled": range(2), "unlabelled": range(10, 13)})
@@ -81,7 +106,15 @@ class CombinedLoader:
 
     ends_as_promised = True  # reading it beyond its end reads no data
 
-    def __init__(self, loaders: Any, mode: CombinationMode = "max_size_cycle") -> None:
+    def __init__(
+        self,
+        loaders: Any,
+        mode: CombinationMode = "max_size_cycle",
+        *,
+        weights: Any | WeightSchedule = None,
+        stop_criteria: StopCriteria = "cycle_until_all_exhausted",
+        seed: int = 0,
+    ) -> None:
         if mode not in get_args(CombinationMode):
             rule = f"one of {', '.join(map(repr, get_args(CombinationMode)))}"
             raise ValueError(must_be("mode", rule, mode, _WHERE, "Pass one of these."))
@@ -89,6 +122,14 @@ class CombinedLoader:
         by_path, self._assemble = read_collection(loaders, _WHERE)
         self._paths, self._flattened = list(by_path), list(by_path.values())
         self._mode: CombinationMode = mode
+        self._epoch = 0
+        self.draws: WeightedDraws | None = None
+        if mode == "weighted":
+            self.draws = WeightedDraws(self._paths, weights, stop_criteria, seed)
+        elif (weights, stop_criteria, seed) != (None, "cycle_until_all_exhausted", 0):
+            rule, got = 'left out unless the mode is "weighted"', (weights, stop_criteria, seed)
+            action = 'Pass mode="weighted" to draw loaders by weights.'
+            raise ValueError(must_be("weights, stop_criteria and seed", rule, got, _WHERE, action))
         self._progress = self._new_progress("new")
         self._is_loaded = False  # whether the leaves have states that no iteration took up yet
         self._is_resumed = False  # whether the next iteration is to go on with a loaded one
@@ -114,15 +155,35 @@ class CombinedLoader:
         Args:
             function: Given a loader, returns the one to take its place; called once per place.
         """
-        return type(self)(self._assemble([function(leaf) for leaf in self._flattened]), self._mode)
+        loaders, draws = self._assemble([function(leaf) for leaf in self._flattened]), self.draws
+        if draws is None:
+            return type(self)(loaders, self._mode)
+        by = {"weights": draws.weights, "stop_criteria": draws.stop_criteria, "seed": draws.seed}
+        combined = type(self)(loaders, self._mode, **by)
+        combined.set_epoch(self._epoch)
+        return combined
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration draw loaders as it does in an epoch; without it each draws as in epoch 0.
+
+        A fit calls it. In other modes it changes nothing.
+        """
+        self._epoch = epoch
 
     def __len__(self) -> int:
         """Return the number of batches.
 
         Raises:
-            TypeError: If a loader does not tell its own.
+            TypeError: If a loader does not tell its own, or draws decide it: in mode "weighted" it is known for
+                constant weights with "all_exhausted_without_replacement".
         """
         lengths = [len(leaf) for leaf in self._flattened]
+        if self.draws is not None:
+            length = self.draws.length(lengths)
+            if length is None:
+                action = "Count the batches while iterating; limit a fit by `limit_train_batches` or `max_steps`."
+                raise TypeError(f"The number of batches of a {_WHERE} that draws loaders is not known. {action}")
+            return int(length)
         if self._mode == "sequential":
             return sum(lengths)
         return min(lengths) if self._mode == "min_size" else max(lengths)
@@ -134,6 +195,8 @@ class CombinedLoader:
             RuntimeError: While iterating, if a loader that is to begin anew gives nothing.
         """
         is_resumed, self._is_resumed = self._is_resumed, False
+        if self.draws is not None:
+            return self._drawn(self.draws, is_resumed)
         return self._one_after_the_other(is_resumed) if self._mode == "sequential" else self._all_at_once(is_resumed)
 
     def end_iteration(self) -> None:
@@ -162,7 +225,11 @@ class CombinedLoader:
             path: {"ended": ended, "exhausted": exhausted, "state": leaf.state_dict()}
             for path, leaf, ended, exhausted in places
         }
-        return {"mode": self._mode, "phase": progress.phase, "loaders": loaders}
+        state = {"mode": self._mode, "phase": progress.phase, "loaders": loaders}
+        if self.draws is not None:
+            names = ("epoch", "num_draws", "num_given")
+            state["draws"] = {"begun": [*progress.begun], **{name: getattr(progress, name) for name in names}}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where the state was taken; begin anew if that was after the last had ended.
@@ -180,7 +247,9 @@ class CombinedLoader:
         for leaf, place in zip(self._flattened, places, strict=True):
             leaf.load_state_dict(place["state"])
         ended, exhausted = ([bool(place[name]) for place in places] for name in ("ended", "exhausted"))
-        self._progress = _Progress(state["phase"], ended, exhausted)
+        draws = state.get("draws", {})
+        begun = [*draws.get("begun", [True] * len(ended))]
+        self._progress = _Progress(state["phase"], ended, exhausted, **{**draws, "begun": begun})
         self._is_loaded, self._is_resumed = True, state["phase"] == "under_way"
 
     @property
@@ -189,10 +258,36 @@ class CombinedLoader:
         if not self._is_resumed:
             return length_of(self)
         progress, mode = self._progress, self._mode
-        over = progress.exhausted if mode == "max_size_cycle" else progress.ended
+        over = progress.exhausted if mode in ("max_size_cycle", "weighted") else progress.ended
         pairs = zip(self._flattened, over, strict=True)
         left = [0 if is_over else getattr(leaf, "num_left", length_of(leaf)) for leaf, is_over in pairs]
+        if self.draws is not None:
+            num_left = self.draws.length(left)
+            return UNKNOWN if num_left is None else num_left
         return sum(left) if mode == "sequential" else min(left) if mode == "min_size" else max(left)
+
+    @property
+    def tells_end(self) -> bool:
+        """True if `is_at_end` is known: where loaders are drawn by weights that all know how many batches are left."""
+        knowing = (not isinstance(leaf, CombinedLoader) and hasattr(leaf, "num_left") for leaf in self._flattened)
+        return self.draws is not None and all(knowing) and all(length_of(leaf) < UNKNOWN for leaf in self._flattened)
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if no batch follows in the iteration that runs, by the draws that are left; nothing is read for that."""
+        draws, progress = self.draws, self._progress
+        assert draws is not None
+        weights, epoch, num_draws = draws.at(progress.num_given, progress.epoch), progress.epoch, progress.num_draws
+        exhausted = list(progress.exhausted)
+        while not draws.is_over(weights, exhausted):
+            leaf_idx = draws.draw(weights, exhausted, epoch, num_draws)
+            num_draws += 1
+            if self._flattened[leaf_idx].num_left > 0:
+                return False
+            exhausted[leaf_idx] = True
+            if draws.cycles and not draws.is_over(weights, exhausted):
+                return False  # it begins anew
+        return True
 
     def _check_distinct(self, method: str) -> None:
         """Raise `ValueError` if a loader is there twice, so that it has no single state."""
@@ -201,19 +296,25 @@ class CombinedLoader:
             raise ValueError(must_be("loaders", rule, self._loaders, f"{_WHERE}.{method}", action))
 
     def _new_progress(self, phase: str) -> _Progress:
-        return _Progress(phase, [False] * len(self._flattened), [False] * len(self._flattened))
+        no, is_weighted = [False] * len(self._flattened), self._mode == "weighted"
+        return _Progress(phase, [is_weighted for _ in no], no, [not is_weighted for _ in no], self._epoch)
 
     def _begin(self, is_resumed: bool) -> _Progress:
         """Begin an iteration, or go on with a loaded one. Returns where it is."""
         progress, is_loaded, self._is_loaded = self._progress, self._is_loaded, False
-        if not (is_loaded and is_resumed):
-            if is_loaded and progress.phase != "new":
-                # A leaf that was left inside goes on there with its next iteration: that one is left again.
-                running = [leaf for leaf, ended in zip(self._flattened, progress.ended, strict=True) if not ended]
-                for leaf in running[:1] if self._mode == "sequential" else running:
-                    if not _end_iteration(leaf):
-                        iter(leaf)
+        goes_on, is_sequential = is_loaded and is_resumed, self._mode == "sequential"
+        if is_loaded and progress.phase != "new":
+            # A leaf that was left inside goes on there with its next iteration: that one is left again.
+            places = zip(self._flattened, progress.ended, progress.begun, strict=True)
+            left = [leaf for leaf, ended, begun in places if not ended and not (goes_on and begun)]
+            for leaf in left[:1] if is_sequential else left:
+                if not _end_iteration(leaf):
+                    iter(leaf)
+        if not goes_on:
+            before = progress
             self._progress = progress = self._new_progress("under_way")
+            if self.draws is not None:
+                progress.ended, progress.num_given = [*before.ended], before.num_given
         return progress
 
     def _all_at_once(self, is_resumed: bool) -> Iterator[Any]:
@@ -255,7 +356,28 @@ class CombinedLoader:
                     is_resumed = False
                     progress.ended[leaf_idx] = True
 
-    def _anew(self, leaf_idx: int, iterators: list[Iterator[Any]]) -> Any:
+    def _drawn(self, draws: WeightedDraws, is_resumed: bool) -> Iterator[Any]:
+        progress = self._begin(is_resumed)
+        ended, exhausted, begun, epoch = progress.ended, progress.exhausted, progress.begun, progress.epoch
+        iterators: dict[int, Iterator[Any]] = {}
+        with progress:
+            while not draws.is_over(weights := draws.at(progress.num_given, epoch), exhausted):
+                leaf_idx = draws.draw(weights, exhausted, epoch, progress.num_draws)
+                progress.num_draws += 1
+                if leaf_idx not in iterators:  # begun only now: its state tells nothing before it was read
+                    goes_on, begun[leaf_idx] = begun[leaf_idx] and not ended[leaf_idx], True
+                    iterators[leaf_idx] = _batches_of(self._flattened[leaf_idx], is_resumed=goes_on)
+                value = next(iterators[leaf_idx], _END)
+                ended[leaf_idx] = value is _END
+                if value is _END:
+                    exhausted[leaf_idx] = True
+                    if not draws.cycles or draws.is_over(weights, exhausted):
+                        continue  # another one is drawn, or the iteration ends
+                    value, ended[leaf_idx] = self._anew(leaf_idx, iterators), False
+                progress.num_given += 1
+                yield value
+
+    def _anew(self, leaf_idx: int, iterators: list[Iterator[Any]] | dict[int, Iterator[Any]]) -> Any:
         """Begin a loader anew. Returns its first batch."""
         leaf = self._flattened[leaf_idx]
         iterators[leaf_idx] = _batches_of(leaf)
@@ -265,6 +387,13 @@ class CombinedLoader:
             action = "Pass a loader that is not empty and can be iterated over again, or another mode."
             raise RuntimeError(must_be(self._paths[leaf_idx], rule, leaf, _WHERE, action))
         return value
+
+
+def combinations_of(loader: Any) -> list[CombinedLoader]:
+    """Return a loader that combines others, and those within it; none of any other loader."""
+    if not isinstance(loader, CombinedLoader):
+        return []
+    return [loader, *(one for leaf in loader.flattened for one in combinations_of(leaf))]
 
 
 def _end_iteration(leaf: Any) -> bool:

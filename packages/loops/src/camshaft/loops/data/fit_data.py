@@ -20,6 +20,7 @@ from camshaft.loops.data.loaders import (
 from camshaft.loops.data.resumable_loader import STATELESS_LOADERS, StatelessLoaders
 from camshaft.loops.data.shared_loader import share_out, with_changed_loaders
 from camshaft.loops.data.training_batches import TrainingBatches as TrainingBatches
+from camshaft.loops.data.training_batches import Watch
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import isolated_check
 from camshaft.loops.fit.limits import FitLimits
@@ -90,6 +91,7 @@ class FitData:
     _validation_epoch: int | None = attrs.field(default=None, init=False)
     _is_reload_asked: bool = attrs.field(default=False, init=False)
     _follows_samples: bool = attrs.field(default=False, init=False)
+    _watches: list[Watch] = attrs.field(factory=list, init=False)
     _may_validate: bool = attrs.field(default=False, init=False)
     _is_validation_left_out: bool = attrs.field(default=False, init=False)
 
@@ -138,6 +140,7 @@ class FitData:
             self.batches = LogicalBatches(self.loader, self._run)
         else:
             self.batches = self.batches_class(self.loader, 0, self._settings.stateless_loaders, self._run.strategy)
+        self.batches.watches = self._watches
         if self._follows_samples:
             self.batches.follow_samples()
 
@@ -166,9 +169,12 @@ class FitData:
             if isinstance(self.limits.val_check_interval, float) and self.num_batches != float("inf"):
                 self._follow_loaders()  # else it is a share of a whole epoch
 
-    def set_epoch(self) -> None:
+    def set_epoch(self, *, of_datasets: bool = True) -> None:
         """Tell the training loader which epoch begins; see `set_epoch`."""
-        set_epoch(self.loader, self._progress.current_epoch)
+        epoch = self._progress.current_epoch
+        set_epoch(self.loader, epoch, of_datasets=of_datasets)
+        if not self.limits.overfit_batches:  # else each epoch has the same draws
+            self.batches.set_epoch(epoch)
 
     def isolated(self) -> AbstractContextManager[None]:
         """Return the context of the sanity check, which restores what that changes; see `isolated_check`."""
@@ -261,6 +267,17 @@ class FitData:
         self._follows_samples = True
         self.batches.follow_samples()
         return lambda: self.batches.take_samples()
+
+    def watch_data(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call functions around the wait for each training batch, from the next iteration on.
+
+        To be called in `on_fit_start`. Without it waiting costs nothing more.
+
+        Args:
+            before: Called before a batch is asked for.
+            after: Called once it is there, also if it was the last or an error came in its place.
+        """
+        self._watches.append((before, after))
 
     def reload_if_asked(self) -> None:
         """Ask for all loaders again if `reload_for_trial` was called, as they came the first time. Hooks: as `load`.

@@ -14,6 +14,7 @@ from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,
     check_loader,
+    combinations_of,
     copy_loader,
     is_plain,
     is_stream,
@@ -194,10 +195,11 @@ class ReadAhead:
 
         Raises:
             RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of one with `set_epoch`,
-                and of torchdata's nodes, may differ: of these, if it has none.
+                of torchdata's nodes, and of loaders drawn by weights may differ: of these, if it has none.
         """
         parts = [part for leaf in leaves_of(loader) for part in (leaf, getattr(leaf, "dataset", None))]
         may_differ = any(hasattr(part, "set_epoch") or nodes_of(part) for part in parts)
+        may_differ = may_differ or any(one.mode == "weighted" for one in combinations_of(loader))
         is_vouched_for = any(getattr(part, "resumes_exactly", False) for part in parts)
         fewest = min(1, self._expected) if may_differ else self._expected
         if num_batches < fewest and not is_vouched_for:
@@ -240,7 +242,8 @@ def numbered(
 
     A loader of known length is read one batch at a time, and never beyond its length; see `read_promised`. Of a stream
     (a loader of unknown length, or over an `IterableDataset`, whose length is an estimate) the next batch is read
-    ahead, because there is no other way to know the last; one that tells a length is not read beyond it either.
+    ahead, because there is no other way to know the last; one that tells a length is not read beyond it either. Where
+    loaders of known length are drawn by weights, the draws tell which is the last.
 
     Args:
         loader: The loader; one that goes on inside an epoch gives the rest of it.
@@ -258,12 +261,13 @@ def numbered(
         yield from read_ahead(loader, iterator, num_batches, first, ahead)
         return
     batch_idx = first - 1
+    drawn = loader if isinstance(loader, CombinedLoader) and length_of(loader) == UNKNOWN else None
     for batch_idx, batch in enumerate(read_promised(loader, num_batches, first, iterator), first):
-        is_last = batch_idx + 1 == num_batches
+        is_last = batch_idx + 1 == num_batches or (drawn is not None and drawn.is_at_end)
         if is_last:
-            ahead.note(num_batches)
+            ahead.note(batch_idx + 1)
         yield batch_idx, batch, is_last
-    if batch_idx + 1 < num_batches:
+    if batch_idx + 1 < num_batches and drawn is None:
         raise RuntimeError(
             f"`{name_of(loader)}` must give the {num_batches} batches that it promises, but got {batch_idx + 1} (int) "
             "in this epoch: it ended early, as when its dataset raises StopIteration. Raise another error there."
@@ -307,18 +311,21 @@ def name_of(loader: Any) -> str:
 
 def is_open_ended(loader: Iterable[Any]) -> bool:
     """Return whether the length of a loader is unknown or an estimate, so that only reading it to its end tells."""
-    return length_of(loader) == UNKNOWN or any(
+    is_unknown = length_of(loader) == UNKNOWN and not (isinstance(loader, CombinedLoader) and loader.tells_end)
+    return is_unknown or any(
         leaf.is_open_ended if isinstance(leaf, ResumableLoader) else is_stream(leaf) for leaf in _places_of(loader)
     )
 
 
 def set_epoch(loader: Any, epoch: int, *, of_datasets: bool = True) -> None:
-    """Tell what shuffles by epoch which one begins: samplers, also those within other samplers, datasets and loaders.
+    """Tell what draws by epoch which one begins: combinations, samplers (also within others), datasets and loaders.
 
     Args:
         loader: A loader, or a combination of several, before it is iterated over.
         of_datasets: Whether datasets and loaders are told, too, and not samplers alone.
     """
+    for combination in combinations_of(loader):
+        combination.set_epoch(epoch)
     for leaf in leaves_of(loader):
         parts = [*samplers_of(leaf), *((getattr(leaf, "dataset", None), leaf) if of_datasets else ())]
         for part in parts:

@@ -20,7 +20,7 @@ from camshaft.loops.data.combined_loader import (
     order_of,
     samplers_of,
 )
-from camshaft.loops.data.loaders import count_batches
+from camshaft.loops.data.loaders import count_batches, is_open_ended
 from camshaft.loops.data.samplers import (
     Uneven,
     as_integers,
@@ -215,6 +215,11 @@ class LogicalLoader:
     num_workers = 0  # their number does not matter
 
     @property
+    def num_left(self) -> int:
+        """Number of steps that are left of the pass, or of the next one if none runs."""
+        return len(self) - (self._num_read if self._is_under_way else 0)
+
+    @property
     def batch_size(self) -> int | None:
         """Samples in a batch of a rank; None if the loader does not tell."""
         return getattr(self.loader, "batch_size", None)
@@ -282,7 +287,11 @@ class LogicalBatches(TrainingBatches):
 
     def _resumable(self, loader: Any, stateless: Any) -> Any:
         if isinstance(loader, CombinedLoader):
-            return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
+            combined = loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
+            if is_open_ended(combined):
+                rule, action = "no part of another combination with logical ranks", "Combine its loaders directly."
+                raise ValueError(must_be("train loader drawn by weights", rule, loader, "fit", action))
+            return combined
         leaf = LogicalLoader(loader, self._run, "train", len(self._leaves))
         self._leaves.append(leaf)
         return leaf

@@ -14,6 +14,7 @@ from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,
+    combinations_of,
     copy_loader,
     is_stream,
     kind_to_copy,
@@ -164,15 +165,33 @@ def shared_samplers(loader: Any) -> list[SharedSampler]:
     return [sampler for sampler in samplers_of(loader) if isinstance(sampler, SharedSampler)]
 
 
+def _shared_data(loader: Any) -> Any:
+    """Return the `whole_length` of a loader; of a dataset of `datasets` also checksums of its first and last row.
+
+    They tell apart what `datasets.distributed.split_dataset_by_node` has shared out already.
+    """
+    length = whole_length(loader)
+    dataset: Any = getattr(loader, "dataset", None)
+    if not length or not hasattr(dataset, "_fingerprint") or not hasattr(dataset, "with_format"):
+        return length
+    rows = dataset.with_format(None)  # without transforms, which may draw random numbers
+    return [length, checksum(rows[0]), checksum(rows[len(rows) - 1])]
+
+
 def whole_length(loader: Any) -> int | None:
     """Return the number of samples, or batches, of all processes together; None for a loader that is not shared."""
     lengths = [len(sampler.sampler) for sampler in shared_samplers(loader)]
     return lengths[0] if lengths else None
 
 
-def check_same_data(lengths: list[int | None], name: str) -> None:
-    """Raise `ValueError` if the `whole_length` of a loader differs by process, as when each has data of its own."""
-    if len(set(lengths)) > 1:
+def check_same_data(lengths: list[Any], name: str) -> None:
+    """Raise `ValueError` if the `whole_length` of a loader differs by process, as when each has data of its own.
+
+    Args:
+        lengths: The length for each process, or a list of it and what else tells the data apart.
+        name: Name of the loader.
+    """
+    if any(length != lengths[0] for length in lengths):
         rule = "over the same data in every process, to be shared out"
         action = "Pass use_distributed_sampler=False if each process has data of its own."
         raise ValueError(must_be(name, rule, f"lengths {lengths} of all processes", "share_out", action))
@@ -275,6 +294,22 @@ class EvenLoader(ResumableLoader):
             )
 
 
+def agree_on_draws(loader: Any, strategy: Strategy) -> None:
+    """Check that all processes draw loaders alike, where they are drawn by weights. Collective there.
+
+    Raises:
+        ValueError: If seeds, constant weights or stop criteria differ by process.
+    """
+    own = [one.draws for one in combinations_of(loader) if one.draws is not None]
+    if not own:
+        return
+    of_ranks = strategy.all_gather([draws.identity for draws in own])
+    if any(of_rank != of_ranks[0] for of_rank in of_ranks):
+        rule = "the same in every process, which draw the same loader for each batch"
+        action = "Pass the same `seed`, `weights` and `stop_criteria` in each; the loaders may give each its own data."
+        raise ValueError(must_be("weights", rule, of_ranks, "CombinedLoader", action))
+
+
 def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
     """Let loaders end in all processes at once. Collective.
 
@@ -284,7 +319,7 @@ def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
     Raises:
         ValueError: If the processes have different numbers of loaders, or share out different data.
     """
-    own = [(length_of(one.loader), is_open_ended(one.loader), whole_length(one.loader)) for one in loaders]
+    own = [(length_of(one.loader), is_open_ended(one.loader), _shared_data(one.loader)) for one in loaders]
     of_ranks = strategy.all_gather((strategy.data_rank, own))
     _check_as_many([len(of_rank) for _, of_rank in of_ranks], "train", "fit")
     for loader_idx, loader in enumerate(loaders):
@@ -328,7 +363,7 @@ def agree_on_rounds(
     """
     pairs = zip(loaders, num_batches, strict=True)
     own = [UNKNOWN if is_open_ended(loader) else number for loader, number in pairs]
-    wholes = [whole_length(leaf) for loader in loaders for leaf in leaves_of(loader)]
+    wholes = [_shared_data(leaf) for loader in loaders for leaf in leaves_of(loader)]
     of_ranks = strategy.all_gather((own, wholes))
     _check_as_many([len(numbers) for numbers, _ in of_ranks], stage, "EvaluationLoop")
     for lengths in zip(*[wholes for _, wholes in of_ranks], strict=True):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
-from camshaft.loops.data.combined_loader import CombinedLoader, length_of
+from camshaft.loops.data.combined_loader import CombinedLoader, combinations_of, length_of
 from camshaft.loops.data.loaders import ReadAhead, count_batches, is_open_ended, numbered
 from camshaft.loops.data.rest_of_order import Resharing
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
-from camshaft.loops.data.shared_loader import EvenLoader, agree_on_lengths
+from camshaft.loops.data.shared_loader import EvenLoader, agree_on_draws, agree_on_lengths
 
 Numbered = tuple[int, Any, bool]
 """Index of a batch in its epoch, the batch, and whether it is the last."""
+
+Watch = tuple[Callable[[], None], Callable[[], None]]
+"""What to call before a batch is asked for, and once it is there."""
 
 
 @attrs.frozen
@@ -45,6 +48,7 @@ class TrainingBatches:
 
     Attributes:
         step_ratio: Samples of a step of all processes of the run that is resumed, by those of one of now.
+        watches: Watches of the iterations that begin from now on.
     """
 
     numbered = staticmethod(numbered)
@@ -61,6 +65,7 @@ class TrainingBatches:
         self._loader = self._resumable(loader, stateless)
         self._epochs = self._running = _Epoch(num_batches)
         self.step_ratio = 1.0
+        self.watches: Sequence[Watch] = ()
         self._is_first_process = strategy is None or strategy.global_rank == 0
         self._ahead = ReadAhead()
         self._knows_samples = False
@@ -71,6 +76,8 @@ class TrainingBatches:
         """Iterate over an epoch, or its rest after a resume: each batch with its index and whether it is the last."""
         first, self._first = self._first, 0
         self._epoch = self.numbered(self._loader, self.num_batches, first, self._ahead)
+        if self.watches:
+            self._epoch = _watched(self._epoch, self.watches)
         return self._epoch
 
     def count(self, limit: int | float, argument: str) -> None:
@@ -85,8 +92,14 @@ class TrainingBatches:
         """
         if self._strategy is not None:
             agree_on_lengths(self._leaves, self._strategy)
+            agree_on_draws(self._loader, self._strategy)
         num_batches = count_batches(self._loader, limit, argument)
         self._epochs = self._running = _Epoch(num_batches, is_limited=num_batches < length_of(self._loader))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell combinations that draw loaders by weights which epoch begins."""
+        for combination in combinations_of(self._loader):
+            combination.set_epoch(epoch)
 
     @property
     def num_batches(self) -> int | float:
@@ -169,7 +182,10 @@ class TrainingBatches:
             raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
         self._loader.load_state_dict(state["loader"])
         self._ahead.load_state_dict(state["read_ahead"], is_same_data=before == now and not saved.is_reshared)
-        if any(leaf.gives_again for leaf in self._leaves):
+        gives_again = any(leaf.gives_again for leaf in self._leaves)
+        if gives_again or before[0] != now[0]:
+            self._check_ahead()
+        if gives_again:
             self._ahead.clear()
         self._first = num_done
         if is_reshared:
@@ -181,6 +197,13 @@ class TrainingBatches:
         elif num_done:
             self._running = saved
         self._compare_steps(before, now)
+
+    def _check_ahead(self) -> None:
+        """Raise `ValueError` if a batch was read ahead by a draw, so that its loader cannot give it once more."""
+        if self._ahead.is_filled and any(one.mode == "weighted" for one in combinations_of(self._loader)):
+            rule = "resumed by as many processes inside an epoch, from states of their own, if streams are among them"
+            action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
+            raise ValueError(must_be("loaders drawn by weights", rule, self._loader, "fit", action))
 
     def _compare_steps(self, before: list[Any], now: list[Any]) -> None:
         """Note how many samples a step of all processes had before, and warn if it has others now."""
@@ -203,3 +226,18 @@ class TrainingBatches:
         leaf = ResumableLoader(loader, stateless) if shared is None else EvenLoader(loader, shared, stateless)
         self._leaves.append(leaf)
         return leaf
+
+
+def _watched(batches: Iterator[Numbered], watches: Sequence[Watch]) -> Iterator[Numbered]:
+    """Give batches, and call the functions of watches around the wait for each."""
+    while True:
+        for before, _ in watches:
+            before()
+        try:
+            numbered_batch = next(batches, None)
+        finally:
+            for _, after in watches:
+                after()
+        if numbered_batch is None:
+            return
+        yield numbered_batch
