@@ -15,7 +15,8 @@ from torch import Tensor
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import local_copy, local_path
-from camshaft.loops.fit.resume import completed, warn_of_other_names
+from camshaft.loops.fit.resume import warn_of_other_names
+from camshaft.loops.fit.save_only import completed
 from camshaft.strategies import objects_left_out, read_checkpoint
 from camshaft.trainer.checkpoints import CheckpointFormat, format_of, note_left_out
 from camshaft.trainer.hyperparameters import (

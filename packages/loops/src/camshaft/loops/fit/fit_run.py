@@ -25,7 +25,7 @@ from camshaft.loops.fit.resume import (
     restore_training,
     settings_of,
 )
-from camshaft.loops.fit.saving import check_save_only
+from camshaft.loops.fit.save_only import check_save_only
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
 from camshaft.loops.optimization.mode import StandardOptimizationFactory, UpdateMode
 from camshaft.loops.optimization.schedulers import SchedulerSteps

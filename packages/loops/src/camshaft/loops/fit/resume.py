@@ -21,6 +21,7 @@ from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, note_errors, warn_user
 from camshaft.loops.data.fit_data import FitData
+from camshaft.loops.fit.save_only import completed
 from camshaft.loops.metrics.epoch import joined_logs
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
@@ -32,9 +33,6 @@ from camshaft.loops.state.random_state import derived_random_state, restore_rand
 from camshaft.loops.state.run import Run
 
 _OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
-LEFT_OUT_KEY = "weights_left_out"
-"""Key of the names of the parameters that a checkpoint leaves out on purpose; see `Run.save_only`."""
-
 _NO_SETTINGS = ("params", "param_names", "initial_lr", "base_lrs", "_last_lr")  # or follow from others
 
 
@@ -75,15 +73,6 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     if run.strategy.global_rank == 0:
         warn_of_other_names(run.module, weights)
     load_module_state(run.module, weights, strict=False)
-
-
-def completed(weights: Mapping[str, Any], module: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return weights of a checkpoint, with the module's own in place of those that were left out on purpose."""
-    left_out = checkpoint.get(LEFT_OUT_KEY)
-    if not left_out:
-        return weights
-    own = module.state_dict()
-    return {**{name: own[name] for name in left_out if name in own}, **weights}
 
 
 def warn_of_other_names(module: nn.Module, weights: Mapping[str, Any]) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.hooks_core.support.messages import must_be, note_errors
-from camshaft.loops.fit.resume import LEFT_OUT_KEY
+from camshaft.hooks_core.support.messages import note_errors
+from camshaft.loops.fit.loop import FitLoop
+from camshaft.loops.fit.save_only import LEFT_OUT_KEY, weights_left_out
 from camshaft.loops.state.callback_state import state_key
 from camshaft.loops.state.run import Run
-
-if TYPE_CHECKING:
-    from camshaft.loops.fit.loop import FitLoop
 
 
 def collect(
@@ -68,32 +65,6 @@ def collect(
                 checkpoint["data"] = save_data()
     run.hooks.on_save_checkpoint(checkpoint)
     return checkpoint
-
-
-def weights_left_out(run: Run, optimizers: Sequence[Optimizer]) -> list[str]:
-    """Return the names of the parameters that checkpoints of a run leave out; see `Run.save_only`."""
-    save_only = run.save_only
-    if save_only is None:
-        return []
-    parameters = list(run.module.named_parameters(remove_duplicate=False))
-    if save_only != "trainable":
-        return [name for name, _ in parameters if not save_only(name)]
-    held = _held_by(optimizers)
-    return [name for name, one in parameters if not one.requires_grad and id(one) not in held]
-
-
-def check_save_only(run: Run, optimizers: Sequence[Optimizer]) -> None:
-    """Raise `ValueError` if checkpoints would leave out a parameter that is trained, so that no run could go on."""
-    lost = {*weights_left_out(run, optimizers)}
-    held = _held_by(optimizers) if lost else set()
-    for name, one in run.module.named_parameters(remove_duplicate=False):
-        if name in lost and id(one) in held and one.requires_grad:
-            rule, action = "true of every parameter that is trained", "Freeze it, or keep it."
-            raise ValueError(must_be(f"save_only({name!r})", rule, False, "fit", action))
-
-
-def _held_by(optimizers: Sequence[Optimizer]) -> set[int]:
-    return {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
 
 
 def gather_rank_states(state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
