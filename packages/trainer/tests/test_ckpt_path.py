@@ -237,7 +237,7 @@ class TestExplicitPath:
         torch.save(checkpoint, tmp_path / "quantised.ckpt")
         path = tmp_path / "quantised.ckpt"
         with pytest.raises(
-            CheckpointError, match=r"first import the library whose.*add_safe_globals\(\[.*Quant"
+            CheckpointError, match=r"first import the library.*add_safe_globals\(\[.*Quant"
         ) as caught:
             saving_trainer(tmp_path).fit(Regression(), loader(), ckpt_path=path)
         assert not hasattr(caught.value, "__notes__")
