@@ -52,29 +52,34 @@ def fitted(folder: Path, num_processes: int) -> tuple[Net, Trainer, Any]:
 
 
 def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
-    left = []
+    facts: list[dict[str, Any]] = []
+    values: list[dict[str, Any]] = []
     for num_processes in (1, 2):
         folder = tmp_path / str(num_processes)
         net, trainer, loader = fitted(folder, num_processes)
         checkpoint = trainer.checkpoint_callback
         assert isinstance(checkpoint, ModelCheckpoint) and isinstance(trainer.early_stopping_callback, EarlyStopping)
-        batches = net.batches
-        first = {"best": Path(checkpoint.best_model_path).relative_to(folder), "score": trainer.callback_metrics}
+        first, batches = dict(trainer.callback_metrics), net.batches
+        best = Path(checkpoint.best_model_path).relative_to(folder)
         trainer.max_epochs = 3
         trainer.fit(net, loader, loader)
         (results,) = trainer.validate(net, loader, verbose=False)
-        left.append(
+        facts.append(
             {
-                **first,
-                "weights": net.state_dict(),
-                "batches": (batches, list(net.batches)),
+                "best": best,
+                "batches": list(batches),
                 "rows": len((Path(trainer.log_dir) / "metrics.csv").read_text().splitlines()),
-                "metrics": dict(trainer.callback_metrics),
                 "progress": (trainer.current_epoch, trainer.global_step, str(trainer.state.status)),
-                "waited": trainer.early_stopping_callback.best_score,
-                "results": results,
                 "folder": Path(trainer.log_dir).relative_to(folder),
                 "files": sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()),
+            }
+        )
+        values.append(
+            {
+                "weights": net.state_dict(),
+                "metrics": [first, dict(trainer.callback_metrics)],
+                "stopping": trainer.early_stopping_callback.best_score,
+                "results": results,
                 "predictions": torch.cat(trainer.predict(net, loader, gather=True)),
             }
         )
@@ -85,7 +90,8 @@ def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
             torch.testing.assert_close(again.state_dict(), net.state_dict())
             with pytest.raises(ValueError, match=r"`start_method` must be .*Search with one process"):
                 Tuner(trainer).lr_find(net, loader)
-    torch.testing.assert_close(left[1], left[0])
+    assert facts[1] == facts[0]
+    torch.testing.assert_close(values[1], values[0])
 
 
 class Interrupting(Callback):
