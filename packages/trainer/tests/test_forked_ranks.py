@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from trainer_parts import Regression, dataset
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
+from camshaft.strategies import ShardedStrategy
 from camshaft.trainer import Trainer, Tuner
 
 pytestmark = pytest.mark.processes
@@ -35,13 +37,13 @@ class Net(Regression):
         return loss
 
 
-def fitted(folder: Path, num_processes: int) -> tuple[Net, Trainer, Any]:
+def fitted(folder: Path, num_processes: int, strategy: Any) -> tuple[Net, Trainer, Any]:
     torch.manual_seed(3)
     net, loader = Net(), DataLoader(dataset(48), batch_size=8 // num_processes)
     trainer = Trainer(
         accelerator="cpu",
         devices=num_processes,
-        strategy="auto" if num_processes == 1 else "ddp_notebook",
+        strategy=strategy,
         max_epochs=2,
         default_root_dir=folder,
         callbacks=[ModelCheckpoint(monitor="val_loss"), EarlyStopping("val_loss", stopping_threshold=1e9)],
@@ -54,12 +56,12 @@ def fitted(folder: Path, num_processes: int) -> tuple[Net, Trainer, Any]:
 def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
     facts: list[dict[str, Any]] = []
     values: list[dict[str, Any]] = []
-    for num_processes in (1, 2):
+    for num_processes, strategy in ((1, "auto"), (2, "ddp_notebook")):
         folder = tmp_path / str(num_processes)
-        net, trainer, loader = fitted(folder, num_processes)
+        net, trainer, loader = fitted(folder, num_processes, strategy)
         checkpoint = trainer.checkpoint_callback
         assert isinstance(checkpoint, ModelCheckpoint) and isinstance(trainer.early_stopping_callback, EarlyStopping)
-        first, batches = dict(trainer.callback_metrics), net.batches
+        first, batches = {**trainer.callback_metrics, **deepcopy(net.state_dict())}, net.batches
         best = Path(checkpoint.best_model_path).relative_to(folder)
         trainer.max_epochs = 3
         trainer.fit(net, loader, loader)
@@ -77,7 +79,8 @@ def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
         values.append(
             {
                 "weights": net.state_dict(),
-                "metrics": [first, dict(trainer.callback_metrics)],
+                "first": first,
+                "metrics": dict(trainer.callback_metrics),
                 "stopping": trainer.early_stopping_callback.best_score,
                 "results": results,
                 "predictions": torch.cat(trainer.predict(net, loader, gather=True)),
@@ -92,6 +95,10 @@ def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
                 Tuner(trainer).lr_find(net, loader)
     assert facts[1] == facts[0]
     torch.testing.assert_close(values[1], values[0])
+
+    sharded = ShardedStrategy(accelerator="cpu", devices=2, start_method="fork")
+    net, trainer, _ = fitted(tmp_path / "sharded", 2, sharded)
+    torch.testing.assert_close({**trainer.callback_metrics, **net.state_dict()}, values[0]["first"])
 
 
 class Interrupting(Callback):
