@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from trainer_parts import Regression, dataset
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
+from camshaft.strategies import ShardedStrategy
 from camshaft.trainer import Trainer, Tuner
 
 pytestmark = pytest.mark.processes
@@ -35,13 +37,13 @@ class Net(Regression):
         return loss
 
 
-def fitted(folder: Path, num_processes: int) -> tuple[Net, Trainer, Any]:
+def fitted(folder: Path, num_processes: int, strategy: Any) -> tuple[Net, Trainer, Any]:
     torch.manual_seed(3)
     net, loader = Net(), DataLoader(dataset(48), batch_size=8 // num_processes)
     trainer = Trainer(
         accelerator="cpu",
         devices=num_processes,
-        strategy="auto" if num_processes == 1 else "ddp_notebook",
+        strategy=strategy,
         max_epochs=2,
         default_root_dir=folder,
         callbacks=[ModelCheckpoint(monitor="val_loss"), EarlyStopping("val_loss", stopping_threshold=1e9)],
@@ -51,30 +53,41 @@ def fitted(folder: Path, num_processes: int) -> tuple[Net, Trainer, Any]:
     return net, trainer, loader
 
 
+def learned(net: Net, trainer: Trainer) -> dict[str, Any]:
+    """Return the weights and the metrics that are of all ranks."""
+    of_all = ("seen_epoch", "val_loss")
+    return net.state_dict() | {name: one for name, one in trainer.callback_metrics.items() if name in of_all}
+
+
 def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
-    left = []
-    for num_processes in (1, 2):
+    facts: list[dict[str, Any]] = []
+    values: list[dict[str, Any]] = []
+    for num_processes, strategy in ((1, "auto"), (2, "ddp_notebook")):
         folder = tmp_path / str(num_processes)
-        net, trainer, loader = fitted(folder, num_processes)
+        net, trainer, loader = fitted(folder, num_processes, strategy)
         checkpoint = trainer.checkpoint_callback
         assert isinstance(checkpoint, ModelCheckpoint) and isinstance(trainer.early_stopping_callback, EarlyStopping)
-        batches = net.batches
-        first = {"best": Path(checkpoint.best_model_path).relative_to(folder), "score": trainer.callback_metrics}
+        first, batches = deepcopy(learned(net, trainer)), net.batches
+        best = Path(checkpoint.best_model_path).relative_to(folder)
         trainer.max_epochs = 3
         trainer.fit(net, loader, loader)
         (results,) = trainer.validate(net, loader, verbose=False)
-        left.append(
+        facts.append(
             {
-                **first,
-                "weights": net.state_dict(),
-                "batches": (batches, list(net.batches)),
+                "best": best,
+                "batches": list(batches),
                 "rows": len((Path(trainer.log_dir) / "metrics.csv").read_text().splitlines()),
-                "metrics": dict(trainer.callback_metrics),
                 "progress": (trainer.current_epoch, trainer.global_step, str(trainer.state.status)),
-                "waited": trainer.early_stopping_callback.best_score,
-                "results": results,
                 "folder": Path(trainer.log_dir).relative_to(folder),
                 "files": sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()),
+            }
+        )
+        values.append(
+            {
+                "first": first,
+                "second": learned(net, trainer),
+                "stopping": trainer.early_stopping_callback.best_score,
+                "results": results,
                 "predictions": torch.cat(trainer.predict(net, loader, gather=True)),
             }
         )
@@ -85,7 +98,12 @@ def test_two_forks_leave_what_one_process_does(tmp_path: Path) -> None:
             torch.testing.assert_close(again.state_dict(), net.state_dict())
             with pytest.raises(ValueError, match=r"`start_method` must be .*Search with one process"):
                 Tuner(trainer).lr_find(net, loader)
-    torch.testing.assert_close(left[1], left[0])
+    assert facts[1] == facts[0]
+    torch.testing.assert_close(values[1], values[0])
+
+    sharded = ShardedStrategy(accelerator="cpu", devices=2, start_method="fork")
+    net, trainer, _ = fitted(tmp_path / "sharded", 2, sharded)
+    torch.testing.assert_close(learned(net, trainer), values[0]["first"])
 
 
 class Interrupting(Callback):
