@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchmetrics import MeanSquaredError
 
-from camshaft.loops import WeightedLoss
+from camshaft.loops import CombinedLoader, WeightedLoss
 from camshaft.loops.metrics.log import MetricLogging
 from camshaft.loops.metrics.logical_ranks import LogicalMetricLog
 
@@ -165,6 +165,24 @@ def along_time(folder: Path) -> dict[str, Any]:
     return flat(module.state_dict())
 
 
+class Line(nn.Linear):
+    """A line through batches of whatever loader was drawn."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return nn.functional.mse_loss(self(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+def mixed(folder: Path) -> dict[str, Any]:
+    torch.manual_seed(1)
+    module, loaders = Line(6, 1), [DataLoader(Noisy(), 3, shuffle=True), DataLoader(Noisy(), 2, shuffle=True)]
+    trainer = BareTrainer(module, strategy=LogicalStrategy(NUM_RANKS), max_epochs=2)
+    trainer.fit(CombinedLoader(loaders, "weighted", weights=[1, 2], stop_criteria="first_exhausted"))
+    return flat({"weights": module.state_dict(), "step": trainer.global_step})
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     for name in sys.argv[2:]:
@@ -174,6 +192,8 @@ def main() -> None:
             report(name, scene(2, folder=folder))
         elif name == "resumed":
             report(name, scene(folder=folder, resume=True))
+        elif name == "mixed":
+            report(name, mixed(folder))
         elif name == "along_time":
             report(name, along_time(folder))
 

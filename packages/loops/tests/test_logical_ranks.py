@@ -23,9 +23,9 @@ def played(num_processes: int, folder: Path, *scenes: str) -> dict[str, Any]:
 @pytest.mark.processes
 def test_a_run_has_the_same_bits_on_one_two_and_four_processes(tmp_path: Path) -> None:
     folders = {number: tmp_path / str(number) for number in (1, 4)}
-    found = {number: played(number, folder, "whole", "along_time") for number, folder in folders.items()}
+    found = {number: played(number, folder, "whole", "along_time", "mixed") for number, folder in folders.items()}
     workers = played(2, tmp_path / "workers", "workers")
-    for scene in ("whole", "along_time"):
+    for scene in ("whole", "along_time", "mixed"):
         assert not differing(found[1][scene], found[4][scene])
     assert not differing(found[1]["whole"], workers["workers"])
     # each one goes on with another's checkpoint, from inside an accumulation window

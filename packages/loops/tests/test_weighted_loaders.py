@@ -213,6 +213,16 @@ def test_streams_go_on_exactly_in_as_many_processes_and_are_refused_in_others() 
         read_chain(make_one, [Leg(1, 2), Leg(2, -1)], 1, in_threads=True)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_shuffled_loaders_with_workers_go_on_exactly_in_several_processes() -> None:
+    def make_one(strategy: Any) -> Any:
+        loaders = [DataLoader(Indices(17), 2, shuffle=True, num_workers=1), DataLoader(Indices(9), shuffle=True)]
+        return weighted({"a": loaders[0], "b": loaders[1]}, {"a": 1, "b": 2})
+
+    whole = read_chain(make_one, [Leg(2, -1)], 2)
+    assert read_chain(make_one, [Leg(2, 3), Leg(2, 4, 1), Leg(2, -1)], 2) == whole
+
+
 def test_processes_that_would_draw_differently_are_refused() -> None:
     def count(strategy: Any) -> None:
         loaders = [DataLoader(Indices(5)), DataLoader(Indices(5))]

@@ -31,6 +31,7 @@ from camshaft.loops import (
     ValidationLoop,
     run_verb,
 )
+from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.metrics import EpochEndReduction, MetricLog
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.configuration import (
@@ -649,7 +650,7 @@ class Trainer:
         finally:
             self._log_to(loggers)
 
-    def _loaded_data(self, method: str) -> Any:
+    def _loaded_data(self, method: str) -> FitData:
         action, data = "Use it in `on_fit_start`.", self.fit_loop.data
         self._running_fit(method, action)
         if data is None or data.loader is None:
