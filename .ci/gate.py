@@ -110,7 +110,12 @@ class Gate:
             )
             self._running.add(process.pid)
             has_expired = threading.Event()
-            timer = threading.Timer(self._timeout_seconds, lambda: (has_expired.set(), stop_group(process.pid)))
+
+            def expire() -> None:
+                has_expired.set()
+                stop_group(process.pid)
+
+            timer = threading.Timer(self._timeout_seconds, expire)
             timer.start()
             try:
                 _, status, usage = os.wait4(process.pid, 0)
