@@ -142,9 +142,7 @@ def _inherited(cls: type, underline: str) -> Lines:
     bases = [base for base in cls.__mro__[1:] if _is_ours(base) and _has_place(base)]
     hook_bases = [base for base in bases if "__hook_base__" in vars(base)]
     if "__hook_base__" in vars(cls):
-        hooks = [
-            name for base in hook_bases for name in vars(base) if name in HOOKS and name not in vars(cls)
-        ]
+        hooks = [name for base in hook_bases for name in vars(base) if name in HOOKS and name not in vars(cls)]
         yield from _listed("Hooks to override", hooks, underline)
     else:
         yield from _listed("Hooks", [name for name in vars(cls) if _is_listed_hook(cls, name)], underline)
