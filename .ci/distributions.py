@@ -184,8 +184,8 @@ def _link_distribution(files: Iterable[metadata.PackagePath], packages: Path, ta
         copied = (target / file).resolve()
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(packages / file, copied)
-        environments = (os.fsencode(one.parents[2] / "bin") for one in (packages, target))
-        copied.write_bytes(copied.read_bytes().replace(*environments))
+        theirs, own = (os.fsencode(one.parents[2] / "bin") for one in (packages, target))
+        copied.write_bytes(copied.read_bytes().replace(theirs, own))
     folders = {file.parts[0] for file in files} - {".."}
     for folder in sorted(folders, key=lambda name: name.endswith(".dist-info")):  # which says that all is there
         if (packages / folder).is_dir():

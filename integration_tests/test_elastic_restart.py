@@ -15,14 +15,16 @@ NUM_UPDATES = 40
 
 def train(folder: Path, launcher: Any, *killed: str) -> Outcome:
     options = ["--max-restarts=1"] if launcher == "torchrun" else []
-    return run_ranks(SCRIPT, 2, launcher=launcher, args=[str(folder), *killed], options=options).succeeded()
+    of_agent = {"TORCHELASTIC_MAX_RESTARTS": "1"} if launcher == "forked" else {}
+    arguments: dict[str, Any] = {"args": [str(folder), *killed], "options": options, "env": of_agent}
+    return run_ranks(SCRIPT, 2, launcher=launcher, **arguments).succeeded()
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tensor]:
     """The folder and the weights of a job in which no rank is killed."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    ((restarts, global_step, weights),), other = train(folder, "torchrun").reports
+    ((restarts, global_step, weights),), other = train(folder, "forked").reports
     assert (restarts, global_step) == (0, NUM_UPDATES)
     assert torch.equal(other[0][2], weights)
     return folder, weights
