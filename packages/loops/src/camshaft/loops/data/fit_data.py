@@ -323,6 +323,7 @@ class FitData:
         """Drop the batches, with the loader's worker processes; the numbers of batches stay."""
         self.batches = self.batches_class((), 0)
         self._given = None
+        self._watches.clear()
 
     def _shared(self, given: Any) -> Any:
         """Return this process's share of the training loader that was given."""
