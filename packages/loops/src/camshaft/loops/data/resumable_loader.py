@@ -149,9 +149,9 @@ class ResumableLoader:
         """Tell streams which epoch begins that took, or will take, the place of the loader's own; see `FreshStart`."""
         self._epoch = epoch
         for stream in streams_at(self._streams_here):
-            if stream is not self.loader and stream is not getattr(self.loader, "dataset", None):
-                if callable(getattr(stream, "set_epoch", None)):
-                    stream.set_epoch(epoch)
+            is_own = stream is self.loader or stream is getattr(self.loader, "dataset", None)
+            if not is_own and callable(getattr(stream, "set_epoch", None)):
+                stream.set_epoch(epoch)
 
     def begin(self) -> None:
         """Begin the next iteration now, with the random numbers that the loader draws for that."""
