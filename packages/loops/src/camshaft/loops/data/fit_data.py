@@ -173,8 +173,8 @@ class FitData:
         """Tell the training loader which epoch begins; see `set_epoch`."""
         epoch = self._progress.current_epoch
         set_epoch(self.loader, epoch, of_datasets=of_datasets)
-        if not self.limits.overfit_batches:  # else each epoch has the same draws
-            self.batches.set_epoch(epoch)
+        of_draws = not self.limits.overfit_batches  # else each epoch has the same draws
+        self.batches.set_epoch(epoch, of_draws=of_draws, of_datasets=of_datasets)
 
     def isolated(self) -> AbstractContextManager[None]:
         """Return the context of the sanity check, which restores what that changes; see `isolated_check`."""
@@ -323,6 +323,7 @@ class FitData:
         """Drop the batches, with the loader's worker processes; the numbers of batches stay."""
         self.batches = self.batches_class((), 0)
         self._given = None
+        self._watches.clear()
 
     def _shared(self, given: Any) -> Any:
         """Return this process's share of the training loader that was given."""

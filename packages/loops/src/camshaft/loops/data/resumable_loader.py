@@ -124,6 +124,7 @@ class ResumableLoader:
         self._was_begun = False
         self._is_under_way = False
         self._is_exhausted = False
+        self._epoch: int | None = None
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -135,10 +136,22 @@ class ResumableLoader:
         fresh_start = self._fresh_start
         if iterator is None:
             self._fresh_start = None
-            iterator = self._begun() if fresh_start is None else fresh_start.begin(self._begun)
+            if fresh_start is None:
+                iterator = self._begun()
+            else:
+                fresh_start.epoch = self._epoch
+                iterator = fresh_start.begin(self._begun)
         elif fresh_start is not None:
             iterator = fresh_start.note(iterator)
         return self._iterate(iterator)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell streams which epoch begins that took, or will take, the place of the loader's own; see `FreshStart`."""
+        self._epoch = epoch
+        for stream in streams_at(self._streams_here):
+            is_own = stream is self.loader or stream is getattr(self.loader, "dataset", None)
+            if not is_own and callable(getattr(stream, "set_epoch", None)):
+                stream.set_epoch(epoch)
 
     def begin(self) -> None:
         """Begin the next iteration now, with the random numbers that the loader draws for that."""

@@ -215,12 +215,16 @@ class FreshStart:
     Args:
         places: Owners and names of the attributes that hold the streams.
         generators: Generators that the loader owns.
+
+    Attributes:
+        epoch: The epoch that copies are told of, which were made before it began; None tells nothing.
     """
 
     def __init__(self, places: Places, generators: Sequence[torch.Generator]) -> None:
         self._places = places
         self._generators = generators
         self._copies = [copied(stream) for stream in streams_at(places)]
+        self.epoch: int | None = None
         self._position: Any = _END  # until the resumed iteration is read; None is its end
 
     def note(self, iterator: Iterator[Any]) -> Iterator[Any]:
@@ -261,6 +265,8 @@ class FreshStart:
     def _replace(self) -> None:
         """Let the copies from before take the places of the streams."""
         for (owner, name), stream in zip(self._places, self._copies, strict=True):
+            if self.epoch is not None and callable(getattr(stream, "set_epoch", None)):
+                stream.set_epoch(self.epoch)
             owner.__dict__[name] = stream  # a data loader lets nobody set its dataset
 
     def _position_after(self, first: Any) -> list[Any] | None:

@@ -96,10 +96,13 @@ class TrainingBatches:
         num_batches = count_batches(self._loader, limit, argument)
         self._epochs = self._running = _Epoch(num_batches, is_limited=num_batches < length_of(self._loader))
 
-    def set_epoch(self, epoch: int) -> None:
-        """Tell combinations that draw loaders by weights which epoch begins."""
-        for combination in combinations_of(self._loader):
+    def set_epoch(self, epoch: int, *, of_draws: bool = True, of_datasets: bool = True) -> None:
+        """Tell combinations that draw loaders, and streams in the place of the loaders' own, which epoch begins."""
+        for combination in combinations_of(self._loader) if of_draws else ():
             combination.set_epoch(epoch)
+        for leaf in self._leaves if of_datasets else ():
+            if isinstance(leaf, ResumableLoader):
+                leaf.set_epoch(epoch)
 
     @property
     def num_batches(self) -> int | float:
