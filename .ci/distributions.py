@@ -152,7 +152,9 @@ def install(
             continue
         wanted = [e for e in extras if e in package.extras] if package.distribution in chosen else []
         editables += ["-e", f"packages/{package.folder}" + (f"[{','.join(wanted)}]" if wanted else "")]
-    session.install("-c", str(CONSTRAINTS), "hatchling")
+    # A library that Hydra needs is published without a wheel.
+    backends = ["hatchling", *(["setuptools"] if "hydra-core" in others else [])]
+    session.install("-c", str(CONSTRAINTS), *backends)
     # Python compiles what it imports; that is a fraction of what pip would compile.
     options = ["--no-build-isolation", "--no-compile", "-c", str(constraints)]
     session.install(*options, *editables, *map(str, wheels.values()), *others)

@@ -203,7 +203,8 @@ def _load_weights(module: nn.Module, weights: dict[str, Any] | None) -> None:
         warn_user("The weights do not come back from the ranks, which were sharded when they failed.")
         return
     if not weights.keys() <= module.state_dict().keys() and is_overridden(module, "configure_model"):
-        module.configure_model()
+        configure: Any = module.configure_model
+        configure()
     result = module.load_state_dict(weights, strict=False)
     if differing := [*result.missing_keys, *result.unexpected_keys]:
         warn_user(

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
-from multiprocessing.pool import RemoteTraceback
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, TypeVar
@@ -32,6 +31,10 @@ T = TypeVar("T")
 
 _SECONDS_TO_END = 30.0
 _HARD = 2  # `omp_pause_hard`: the threads end, and begin anew where they are needed
+
+
+class _TracebackInRank(Exception):
+    """The traceback of an error in its rank, as the cause of that error here."""
 
 
 @frozen
@@ -72,10 +75,10 @@ class _Ranks:
 
     def raise_first_error(self) -> None:
         """Raise the first error that did not follow from another's, if any; else the first one."""
-        failed = [one for one in self.outcomes.values() if one.error is not None]
-        failed.sort(key=lambda one: isinstance(one.error, CollectiveError) or may_follow_from_another(one.error))
-        if failed and failed[0].error is not None:
-            raise failed[0].error from (RemoteTraceback(failed[0].trace) if failed[0].trace else None)
+        failed = [(one.error, one.trace) for one in self.outcomes.values() if one.error is not None]
+        failed.sort(key=lambda one: isinstance(one[0], CollectiveError) or may_follow_from_another(one[0]))
+        for error, trace in failed[:1]:
+            raise error from (_TracebackInRank(f"\n{trace}") if trace else None)
 
     def end(self) -> None:
         """Kill those that have not ended."""
