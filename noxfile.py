@@ -199,7 +199,7 @@ def types(session: nox.Session) -> None:
     """mypy: strict on the packages, plain on the code around them."""
     # with whatever packages or scripts may import
     install(session, PACKAGES.values(), "mypy", "nox", *EXAMPLE_REQUIREMENTS, extras=sorted(extras_of_all()))
-    run_jobs(session, type_jobs(session), ROOT / ".nox" / "logs" / "types")
+    run_jobs(session, [type_job(session)], ROOT / ".nox" / "logs" / "types")
 
 
 def install_for_full(session: nox.Session) -> None:
@@ -207,18 +207,13 @@ def install_for_full(session: nox.Session) -> None:
     install_for_integration(session, "mypy", "nox", "ninja", extras=sorted(extras_of_all()))
 
 
-def type_jobs(session: nox.Session) -> list[Job]:
-    """Return the jobs that check types; arguments after `--` reach mypy."""
+def type_job(session: nox.Session) -> Job:
+    """Return the job that checks types; arguments after `--` reach mypy."""
     sources = [str(package.path / "src") for package in PACKAGES.values()]
     scripts = [".ci", "examples", "benchmarks"]  # scripts import what lies beside them
     environment = {**job_environment(session), "MYPYPATH": os.pathsep.join([*sources, *scripts, "ecosystem"])}
     others = ["noxfile.py", "conftest.py", "ecosystem/compare.py", "certify", *scripts]
-    mypy = (str(Path(session.bin) / "mypy"), *session.posargs)
-    return [
-        Job("types", (*mypy, "--strict", "--no-warn-unused-configs", *sources), environment),
-        # a cache of its own: mypy's is not made for two at a time
-        Job("types-of-scripts", (*mypy, "--cache-dir=.mypy_cache/scripts", *others), environment),
-    ]
+    return Job("types", (str(Path(session.bin) / "mypy"), *session.posargs, *sources, *others), environment)
 
 
 @nox.session
@@ -266,7 +261,6 @@ def tests(session: nox.Session) -> None:
         Job("format", (python, "-m", "ruff", "format", "--check"), environment),
         Job("commits", (python, ".ci/commit_subjects.py"), environment),
         Job("layers", ("lint-imports", "--no-cache"), {**environment, "PYTHONPATH": sources}),
-        Job("public-imports", (python, ".ci/public_imports.py"), environment),
         Job("tooling", (python, "-m", "pytest", "-q", ".ci/tests", "integration_tests/test_imports.py"), environment),
     ]
     run_jobs(session, [*checks, *quick_jobs(session, PACKAGES.values())], ROOT / ".nox" / "logs" / "tests")
@@ -317,7 +311,7 @@ def full(session: nox.Session) -> None:
     others = [job("mixed"), job("build"), *(job(f"python-{version}") for version in occasional_sessions.INTERPRETERS)]
     with ThreadPoolExecutor(1) as pool:
         installed = pool.submit(install_for_full, session)  # meanwhile the first jobs run, each in its own environment
-        in_own = [*integration_jobs(session), *process_jobs(session), *type_jobs(session)]
+        in_own = [*integration_jobs(session), *process_jobs(session), type_job(session)]
         if shutil.which("c++"):
             in_own.append(Job("simulated", tuple(simulated_command()), job_environment(session)))
         else:

@@ -173,7 +173,7 @@ def share_installed(environment: Path, names: Collection[str] | None = OF_TORCH,
     """
     for packages in source.glob("lib/python*/site-packages"):
         target = environment / packages.relative_to(source)
-        if not target.is_dir() or any(target.glob("torch-*.dist-info")):
+        if target == packages or not target.is_dir() or any(target.glob("torch-*.dist-info")):
             continue
         for distribution in metadata.distributions(path=[str(packages)]):
             name = canonicalize_name(distribution.name)

@@ -84,9 +84,9 @@ def with_dcp(model: nn.Module, optimizer: torch.optim.Optimizer, asynchronous: b
 
     def save(path: str) -> Callable[[], None]:
         if not asynchronous:
-            dcp.save(state_of(model, optimizer), checkpoint_id=path)
+            dcp.save(state_of(model, optimizer), checkpoint_id=path)  # type: ignore[attr-defined]
             return _nothing
-        future: Any = dcp.async_save(state_of(model, optimizer), checkpoint_id=path, **options)
+        future: Any = dcp.async_save(state_of(model, optimizer), checkpoint_id=path, **options)  # type: ignore[attr-defined]
         return future.result  # type: ignore[no-any-return]
 
     return save

@@ -111,7 +111,7 @@ def measure_plans(num_ranks: int) -> dict[str, float]:
     found: list[metadata.Metadata] = []
     of_save = seconds(lambda: found.append(create_default_global_save_plan(plans)[1]))
     with simulated_world(num_ranks):
-        mesh = dist.init_device_mesh("cpu", (num_ranks,))
+        mesh = dist.init_device_mesh("cpu", (num_ranks,))  # type: ignore[attr-defined]
         placements = [torch.distributed.tensor.Shard(0)]
         parts = {
             f"w{idx}": torch.distributed.tensor.DTensor.from_local(torch.ones(4, 8), mesh, placements, run_check=False)

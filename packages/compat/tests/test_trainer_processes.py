@@ -21,7 +21,7 @@ Start = Callable[..., Outcome]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    def run(scene: str, launcher: str = "torchrun") -> Outcome:
+    def run(scene: str, launcher: str = "forked") -> Outcome:
         script = Path(__file__).with_name("earlier_processes_scenes.py")
         return run_ranks(script, 2, launcher=launcher, args=[tmp_path, scene], timeout=180)
 
@@ -67,7 +67,7 @@ def test_a_wrapper_may_allow_unused_parameters_in_a_group_that_others_initialise
 
 
 def test_what_joins_or_wraps_wrongly_is_refused_on_every_process(start: Start) -> None:
-    for rank, report in enumerate(start("failures").succeeded().named):
+    for rank, report in enumerate(start("failures", "torchrun").succeeded().named):
         told, calls = report["failures"]
         joined = f"RuntimeError: `process group` must be initialised by `init_ddp_connection` as rank {rank}"
         assert told["JoinsNothing"].startswith(f"{joined} of 2, but got None")
