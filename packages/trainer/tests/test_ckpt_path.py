@@ -236,9 +236,7 @@ class TestExplicitPath:
         checkpoint["optimizer_states"][0]["state"] = {0: {"exp_avg": state}}
         torch.save(checkpoint, tmp_path / "quantised.ckpt")
         path = tmp_path / "quantised.ckpt"
-        with pytest.raises(
-            CheckpointError, match=r"first import the library.*add_safe_globals\(\[.*Quant"
-        ) as caught:
+        with pytest.raises(CheckpointError, match=r"first import the library.*add_safe_globals\(\[.*Quant") as caught:
             saving_trainer(tmp_path).fit(Regression(), loader(), ckpt_path=path)
         assert not hasattr(caught.value, "__notes__")
         assert caught.value.names == (f"{Quantised.__module__}.Quantised",)
