@@ -282,7 +282,7 @@ def test_a_trainer_can_be_assigned_and_deleted() -> None:
     assert module.current_epoch == 0
 
 
-@pytest.mark.parametrize("example", [torch.zeros(2, 3), (torch.zeros(2, 3),)])
+@pytest.mark.parametrize("example", [torch.zeros(2, 3), (torch.zeros(2, 3),), {"inputs": torch.zeros(2, 3)}])
 @pytest.mark.parametrize("method", ["script", "trace"])
 def test_torchscript_is_made_of_a_module_with_an_example(method: str, example: Any) -> None:
     class Own(TrainingModule):

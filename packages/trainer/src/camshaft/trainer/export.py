@@ -34,7 +34,8 @@ def to_torchscript(
             exported = torch.jit.script(module, **options)
         else:
             inputs = _example(module, example, "example_inputs", where)
-            exported = torch.jit.trace(module, inputs, **options)  # type: ignore[no-untyped-call]
+            named = {"example_kwarg_inputs": inputs} if _is_by_name(module, example) else {"example_inputs": inputs}
+            exported = torch.jit.trace(module, **named, **options)  # type: ignore[no-untyped-call]
     if file_path is not None:
         check_on_disk("file_path", os.fspath(file_path), where)
         torch.jit.save(exported, os.fspath(file_path))
@@ -44,11 +45,11 @@ def to_torchscript(
 def to_onnx(module: Any, file_path: str | os.PathLike[str], example: Any, options: Mapping[str, Any]) -> None:
     """See `TrainingModule.to_onnx`."""
     check_on_disk("file_path", os.fspath(file_path), f"{type(module).__qualname__}.to_onnx")
-    example = _example(module, example, "input_sample", f"{type(module).__qualname__}.to_onnx")
+    inputs = _example(module, example, "input_sample", f"{type(module).__qualname__}.to_onnx")
+    if _is_by_name(module, example):
+        inputs, options = (), {"kwargs": inputs, **options}
     with _for_export(module):
-        torch.onnx.export(
-            module, example if isinstance(example, tuple) else (example,), os.fspath(file_path), **options
-        )
+        torch.onnx.export(module, inputs if isinstance(inputs, tuple) else (inputs,), os.fspath(file_path), **options)
 
 
 @contextmanager
@@ -78,6 +79,11 @@ def _example(module: Any, given: Any, field: str, where: str) -> Any:
         rule = "given, or the module's `example_input_array` set"
         raise ValueError(must_be(field, rule, None, where, "Pass what `forward` takes."))
     return move_to_device(example, module.device)
+
+
+def _is_by_name(module: Any, given: Any) -> bool:
+    """Return whether inputs are arguments by name: a dictionary in `example_input_array`, as summaries take it."""
+    return given is None and isinstance(module.example_input_array, Mapping)
 
 
 def names_not_exported(cls: type) -> list[str]:

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -86,7 +88,10 @@ def export_safetensors(
     if max_shard_bytes is not None and max_shard_bytes < 1:
         action = "Pass 5_000_000_000, say."
         raise ValueError(must_be("max_shard_bytes", "positive", max_shard_bytes, "export_safetensors", action))
-    weights = _without_sharing(_weights_of(read_checkpoint(checkpoint_path), os.fspath(checkpoint_path)))
+    file = os.fspath(checkpoint_path)
+    weights = _weights_of(read_checkpoint(checkpoint_path), file)
+    with _explained(file):
+        weights = _without_sharing(weights)
     shards = list(_shards(weights, max_shard_bytes))
     target = remote_files.local_path(path)
     if len(shards) > 1 and remote_files.exists(target):
@@ -95,19 +100,24 @@ def export_safetensors(
     stem, count = target.removesuffix(SUFFIX), len(shards)
     names = [f"{stem}-{idx:05}-of-{count:05}{SUFFIX}" for idx in range(1, count + 1)] if count > 1 else [target]
     for name, shard in zip(names, shards, strict=True):
-        with new_file(name) as partial:
-            try:
-                safetensors.save_file(shard, partial, metadata={"format": "pt"})
-            except Exception as error:  # safetensors raises a class of its own, for errors of the disk too
-                rule = f"weights that can be written as safetensors ({first_line(error)})"
-                action = "Convert them to a dtype and layout that it has, if that is why."
-                file = os.fspath(checkpoint_path)
-                raise ValueError(must_be("checkpoint_path", rule, file, "export_safetensors", action)) from error
+        with new_file(name) as partial, _explained(file):
+            safetensors.save_file(shard, partial, metadata={"format": "pt"})
     if count > 1:
         places = {key: os.path.basename(name) for name, shard in zip(names, shards, strict=True) for key in shard}
         index = {"metadata": {"total_size": sum(map(_num_bytes, weights.values()))}, "weight_map": places}
         with new_file(f"{stem}{INDEX_SUFFIX}") as partial:
-            partial.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+            Path(partial).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _explained(file: str) -> Iterator[None]:
+    """Raise `ValueError` for any error: safetensors raises a class of its own, for errors of the disk too."""
+    try:
+        yield
+    except Exception as error:
+        rule = f"weights that can be written as safetensors ({first_line(error)})"
+        action = "Convert them to a dtype and layout that it has, if that is why."
+        raise ValueError(must_be("checkpoint_path", rule, file, "export_safetensors", action)) from error
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
