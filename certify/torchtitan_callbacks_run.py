@@ -51,6 +51,7 @@ def configuration(folder: Path) -> Trainer.Config:
     config.dump_folder, config.tokenizer, config.dataloader = str(folder), Part(None), Part(Texts())
     config.training.steps, config.training.local_batch_size, config.training.seq_len = MOST_STEPS, 4, LENGTH
     config.training.disable_cuda_graphs, config.optimizer.implementation = True, "for-loop"
+    config.parallelism.spmd_backend = "partial_dtensor"  # the default asks for the `fully_shard` of torch 2.14
     config.validator.enable, config.validator.freq, config.validator.steps = True, 4, 2
     config.validator.dataloader = Part(Texts())
     return config

@@ -1,7 +1,6 @@
 """Callbacks and loggers of camshaft in torchtitan, of which nothing is changed: `CallbackTrainer` is its trainer.
 
-A run is one epoch. Callbacks monitor what torchtitan logs, are told no batch and no module, and cannot resume a run.
-"""
+A run is one epoch. Callbacks monitor what torchtitan logs, are told no batch and no module, and cannot resume it."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from camshaft.hooks_core import StrategyDefaults, resolve
 from custom_trainer_state import TrainerState
 
 
-class State(TrainerState, StrategyDefaults):
+class State(TrainerState, StrategyDefaults):  # type: ignore[misc]  # both save, and callbacks let the trainer do so
     """What callbacks know of the run and its processes; it saves as torchtitan does, for any number of processes."""
 
     def all_gather(self, value: Any) -> list[Any]:
@@ -23,19 +22,20 @@ class State(TrainerState, StrategyDefaults):
         return values
 
     def _write(self, path: str, weights_only: bool, on_saved: Any) -> None:
-        weights = {name: value for part in self.module for name, value in part.state_dict().items()}
-        checkpoint.save(weights if weights_only else {**weights, **self.others}, checkpoint_id=path)
+        titan = self.module
+        weights = {name: value for part in titan.model_parts for name, value in part.state_dict().items()}
+        others = {"optimizer": titan.optimizers, "lr_scheduler": titan.lr_schedulers, "train_state": titan}
+        checkpoint.save(weights if weights_only else {**weights, **others}, checkpoint_id=path)
         (on_saved or (lambda: None))()
 
 
 class CallbackTrainer(Trainer):
     def __init__(self, config: Trainer.Config, callbacks: Any = (), loggers: Any = ()) -> None:
         super().__init__(config)
-        self.known = known = State([*callbacks], 1, [*loggers], config.dump_folder, 1, config.metrics.log_freq)
+        known: Any = State([*callbacks], 1, [*loggers], config.dump_folder, 1, config.metrics.log_freq)
         known.global_rank, known.local_rank, known.world_size = get_rank(), self.device.index or 0, get_world_size()
         known.strategy, known.device, known.is_global_zero = known, self.device, known.global_rank == 0
-        known.module, known.optimizers = self.model_parts, [*self.optimizers]
-        known.others = {"optimizer": self.optimizers, "lr_scheduler": self.lr_schedulers, "train_state": self}
+        self.known, known.module, known.optimizers = known, self, [*self.optimizers]
         schedulers = [SimpleNamespace(scheduler=one, name=None, interval="step") for one in self.lr_schedulers]
         known.lr_scheduler_configs, self.hooks = schedulers, resolve(callbacks=known.callbacks, trainer=known)
         self.metrics_processor.logger.log = partial(self.log, self.metrics_processor.logger.log)
