@@ -16,6 +16,7 @@ import torch
 from certify.torchtitan_on_cpu import Part
 from torch import distributed
 from torch.distributed import checkpoint
+from torch.distributed.fsdp import FSDPModule
 from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 from torchtitan.trainer import Trainer
@@ -65,6 +66,10 @@ def main(folder: Path) -> None:
     keeping = ModelCheckpoint(str(folder / "kept"), monitor="validation_metrics/loss", save_top_k=1)
     logger = CSVLogger(str(folder))
     trainer = CallbackTrainer(configuration(folder), [LearningRateMonitor(), stopping, keeping], [logger])
+    for part in trainer.model_parts:
+        for module in part.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo has none that scales as well
     trainer.train()
     trainer.close()
     assert stopping.stopping_reason_message is not None and trainer.step < MOST_STEPS, trainer.step

@@ -15,8 +15,6 @@ from custom_trainer_state import TrainerState
 
 
 class State(TrainerState, StrategyDefaults):  # type: ignore[misc]  # both save, and callbacks let the trainer do so
-    """What callbacks know of the run and its processes; it saves as torchtitan does, for any number of processes."""
-
     def all_gather(self, value: Any) -> list[Any]:
         all_gather_object(values := [None] * self.world_size, value)
         return values
@@ -36,6 +34,9 @@ class CallbackTrainer(Trainer):
         known.global_rank, known.local_rank, known.world_size = get_rank(), self.device.index or 0, get_world_size()
         known.strategy, known.device, known.is_global_zero = known, self.device, known.global_rank == 0
         self.known, known.module, known.optimizers = known, self, [*self.optimizers]
+        calls = dict.fromkeys(("after_save_checkpoint", "finalize", "log_metrics", "save"), lambda *_, **__: None)
+        silent = SimpleNamespace(**calls, log_dir=known.broadcast(None if known.global_rank else known.log_dir))
+        known.loggers = [silent] * len(loggers) if known.global_rank else known.loggers
         schedulers = [SimpleNamespace(scheduler=one, name=None, interval="step") for one in self.lr_schedulers]
         known.lr_scheduler_configs, self.hooks = schedulers, resolve(callbacks=known.callbacks, trainer=known)
         self.metrics_processor.logger.log = partial(self.log, self.metrics_processor.logger.log)
@@ -48,11 +49,9 @@ class CallbackTrainer(Trainer):
         self.known.callback_metrics |= {name: torch.tensor(float(value)) for name, value in metrics.items()}
 
     def validate(self, validate: Any, *arguments: Any) -> None:
-        self.hooks.on_validation_start()
-        self.hooks.on_validation_epoch_start()
-        validate(*arguments)
-        self.hooks.on_validation_epoch_end()
-        self.hooks.on_validation_end()
+        before = self.hooks.on_validation_start, self.hooks.on_validation_epoch_start, partial(validate, *arguments)
+        for step in (*before, self.hooks.on_validation_epoch_end, self.hooks.on_validation_end):
+            step()
 
     def train(self) -> None:
         hooks, known = self.hooks, self.known
