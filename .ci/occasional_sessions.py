@@ -128,7 +128,8 @@ def certify_session(name: str, framework: str, needed: tuple[str, ...]) -> Calla
         session.install("--no-deps", framework)
         session.run("python", "-m", "certify.run", name)
         if name == "torchtitan":
-            session.run("python", "-m", "certify.torchtitan_callbacks_run", session.create_tmp())
+            start = ("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+            session.run(*start, "-m", "certify.torchtitan_callbacks_run", session.create_tmp())
 
     run.__doc__ = f"The conformance kit on {framework}, in an environment of its own: see certify/README.md."
     return run
