@@ -47,7 +47,8 @@ CERTIFIED = (*BENCHMARK_PEERS, "accelerate", "transformers")
 CERTIFIED_BY_THEMSELVES = {
     "composer": (
         "mosaicml",
-        *("backoff", "coolname", "mosaicml-cli<0.8", "pillow", "py-cpuinfo", "tabulate", "torch-optimizer"),
+        *("backoff", "coolname<3", "importlib-metadata", "mosaicml-cli<0.8", "numpy", "packaging", "pillow", "psutil"),
+        *("py-cpuinfo", "pyyaml", "requests", "tabulate", "torchmetrics", "torch-optimizer<0.4", "tqdm"),
     ),
     "torchtitan": (
         "torchtitan",
@@ -56,7 +57,17 @@ CERTIFIED_BY_THEMSELVES = {
     ),
     "torchtnt_nightly": (
         "torchtnt-nightly",
-        *("fsspec", "psutil", "pyre-extensions", "setuptools<81", "tabulate", "tensorboard", "tqdm"),
+        *(
+            "fsspec",
+            "numpy",
+            "packaging",
+            "psutil",
+            "pyre-extensions",
+            "setuptools<81",
+            "tabulate",
+            "tensorboard",
+            "tqdm",
+        ),
     ),
 }
 LIBRARIES = {path.stem.removeprefix("use_"): path for path in sorted((ROOT / "ecosystem/scripts").glob("use_*.py"))}
@@ -117,7 +128,8 @@ def certify_session(name: str, framework: str, needed: tuple[str, ...]) -> Calla
         session.install("--no-deps", framework)
         session.run("python", "-m", "certify.run", name)
         if name == "torchtitan":
-            session.run("python", "-m", "certify.torchtitan_callbacks_run", session.create_tmp())
+            start = ("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+            session.run(*start, "-m", "certify.torchtitan_callbacks_run", session.create_tmp())
 
     run.__doc__ = f"The conformance kit on {framework}, in an environment of its own: see certify/README.md."
     return run

@@ -132,7 +132,7 @@ def kept() -> dict[str, Result]:
 def table(results: list[Result], notes: list[str] | None = None) -> str:
     """Return the table, scenario by framework, padded so that it reads well as it is.
 
-    With `notes`, cells are short, and what departs where goes there by numbers.
+    A departure is the name of its hook; with `notes`, it is a number, and what departs where goes there.
     """
     head = [["scenario", *(one["title"] for one in results)]]
     rows = [[one.name, *(in_short(result, one.name, notes) for result in results)] for one in SCENARIOS]
@@ -147,9 +147,9 @@ def in_short(result: Result, scenario: str, notes: list[str] | None) -> str:
     """Return a cell of the table; a scenario that is newer than the result has not been tried."""
     one = result["scenarios"].get(scenario, {"is": "not tried"})
     if one["is"] != "departs":
-        return "-" if notes is not None and one["is"] == LACKS else str(one["is"])
+        return "-" if one["is"] == LACKS else str(one["is"])
     if notes is None:
-        return f"departs at `{one['at']}`"
+        return f"`{one['at']}`"
     note = f"{result['title']}, at {one['at']}: {one.get('why', one['message'])}"
     if note not in notes:
         notes.append(note)

@@ -16,7 +16,8 @@ import torch
 from certify.torchtitan_on_cpu import Part
 from torch import distributed
 from torch.distributed import checkpoint
-from torchtitan.models.llama3 import model_registry
+from torch.distributed.fsdp import FSDPModule
+from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 from torchtitan.trainer import Trainer
 
@@ -45,10 +46,13 @@ class Texts:
 def configuration(folder: Path) -> Trainer.Config:
     """Return torchtitan's own configuration of its debug model, with data that is made here."""
     config = llama3_debugmodel()
-    config.model_spec = model_registry("debugmodel", attn_backend="sdpa")
+    # flex attention has no backward on the CPU
+    for _, _, parent, name in config.model_spec.model.traverse(FlexAttention.Config):
+        setattr(parent, name, ScaledDotProductAttention.Config())
     config.dump_folder, config.tokenizer, config.dataloader = str(folder), Part(None), Part(Texts())
     config.training.steps, config.training.local_batch_size, config.training.seq_len = MOST_STEPS, 4, LENGTH
     config.training.disable_cuda_graphs, config.optimizer.implementation = True, "for-loop"
+    config.parallelism.spmd_backend = "partial_dtensor"  # the default asks for the `fully_shard` of torch 2.14
     config.validator.enable, config.validator.freq, config.validator.steps = True, 4, 2
     config.validator.dataloader = Part(Texts())
     return config
@@ -62,6 +66,10 @@ def main(folder: Path) -> None:
     keeping = ModelCheckpoint(str(folder / "kept"), monitor="validation_metrics/loss", save_top_k=1)
     logger = CSVLogger(str(folder))
     trainer = CallbackTrainer(configuration(folder), [LearningRateMonitor(), stopping, keeping], [logger])
+    for part in trainer.model_parts:
+        for module in part.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo has none that scales as well
     trainer.train()
     trainer.close()
     assert stopping.stopping_reason_message is not None and trainer.step < MOST_STEPS, trainer.step

@@ -22,6 +22,7 @@ LACKING: dict[str, Any] = {
     "memory_stats": lambda device: {},
     "reset_peak_memory_stats": lambda: None,
 }
+vars(distributed).setdefault("set_timeout", distributed.distributed_c10d._set_pg_timeout)  # as torch 2.14 calls it
 utils.device_type, utils.device_module = "cpu", SimpleNamespace(**{**vars(torch.cpu), **LACKING})
 
 from torchtitan.components.optimizer import default_adamw  # noqa: E402

@@ -1,7 +1,6 @@
 """Callbacks and loggers of camshaft in torchtitan, of which nothing is changed: `CallbackTrainer` is its trainer.
 
-A run is one epoch. Callbacks monitor what torchtitan logs, are told no batch and no module, and cannot resume a run.
-"""
+A run is one epoch. Callbacks monitor what torchtitan logs, are told no batch and no module, and cannot resume it."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -15,27 +14,29 @@ from camshaft.hooks_core import StrategyDefaults, resolve
 from custom_trainer_state import TrainerState
 
 
-class State(TrainerState, StrategyDefaults):
-    """What callbacks know of the run and its processes; it saves as torchtitan does, for any number of processes."""
-
+class State(TrainerState, StrategyDefaults):  # type: ignore[misc]  # both save, and callbacks let the trainer do so
     def all_gather(self, value: Any) -> list[Any]:
         all_gather_object(values := [None] * self.world_size, value)
         return values
 
     def _write(self, path: str, weights_only: bool, on_saved: Any) -> None:
-        weights = {name: value for part in self.module for name, value in part.state_dict().items()}
-        checkpoint.save(weights if weights_only else {**weights, **self.others}, checkpoint_id=path)
+        titan = self.module
+        weights = {name: value for part in titan.model_parts for name, value in part.state_dict().items()}
+        others = {"optimizer": titan.optimizers, "lr_scheduler": titan.lr_schedulers, "train_state": titan}
+        checkpoint.save(weights if weights_only else {**weights, **others}, checkpoint_id=path)
         (on_saved or (lambda: None))()
 
 
 class CallbackTrainer(Trainer):
     def __init__(self, config: Trainer.Config, callbacks: Any = (), loggers: Any = ()) -> None:
         super().__init__(config)
-        self.known = known = State([*callbacks], 1, [*loggers], config.dump_folder, 1, config.metrics.log_freq)
+        known: Any = State([*callbacks], 1, [*loggers], config.dump_folder, 1, config.metrics.log_freq)
         known.global_rank, known.local_rank, known.world_size = get_rank(), self.device.index or 0, get_world_size()
         known.strategy, known.device, known.is_global_zero = known, self.device, known.global_rank == 0
-        known.module, known.optimizers = self.model_parts, [*self.optimizers]
-        known.others = {"optimizer": self.optimizers, "lr_scheduler": self.lr_schedulers, "train_state": self}
+        self.known, known.module, known.optimizers = known, self, [*self.optimizers]
+        calls = dict.fromkeys(("after_save_checkpoint", "finalize", "log_metrics", "save"), lambda *_, **__: None)
+        silent = SimpleNamespace(**calls, log_dir=known.broadcast(None if known.global_rank else known.log_dir))
+        known.loggers = [silent] * len(loggers) if known.global_rank else known.loggers
         schedulers = [SimpleNamespace(scheduler=one, name=None, interval="step") for one in self.lr_schedulers]
         known.lr_scheduler_configs, self.hooks = schedulers, resolve(callbacks=known.callbacks, trainer=known)
         self.metrics_processor.logger.log = partial(self.log, self.metrics_processor.logger.log)
@@ -48,11 +49,9 @@ class CallbackTrainer(Trainer):
         self.known.callback_metrics |= {name: torch.tensor(float(value)) for name, value in metrics.items()}
 
     def validate(self, validate: Any, *arguments: Any) -> None:
-        self.hooks.on_validation_start()
-        self.hooks.on_validation_epoch_start()
-        validate(*arguments)
-        self.hooks.on_validation_epoch_end()
-        self.hooks.on_validation_end()
+        before = self.hooks.on_validation_start, self.hooks.on_validation_epoch_start, partial(validate, *arguments)
+        for step in (*before, self.hooks.on_validation_epoch_end, self.hooks.on_validation_end):
+            step()
 
     def train(self) -> None:
         hooks, known = self.hooks, self.known
