@@ -15,7 +15,6 @@ from typing import Any
 import optuna
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
@@ -80,8 +79,8 @@ def draw(path: Path, trials: list[optuna.trial.FrozenTrial], best: int) -> None:
         pruned = trial.state is optuna.trial.TrialState.PRUNED
         style: dict[str, Any] = {"color": "C1" if trial.number == best else "gray", "linestyle": ":" if pruned else "-"}
         axes.plot(list(trial.intermediate_values), list(trial.intermediate_values.values()), marker="o", ms=3, **style)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="epoch", ylabel="validation accuracy", title="trials; those ended early are dotted")
+    axes.locator_params(axis="x", integer=True)
     figure.savefig(path, dpi=110)
 
 
