@@ -61,7 +61,7 @@ def configuration(folder: Path) -> Trainer.Config:
 def main(folder: Path) -> None:
     os.environ.setdefault("LOCAL_RANK", "0")
     if "RANK" not in os.environ:
-        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     stopping = EarlyStopping("validation_metrics/loss", stopping_threshold=3.0, patience=100, verbose=True)
     keeping = ModelCheckpoint(str(folder / "kept"), monitor="validation_metrics/loss", save_top_k=1)
     logger = CSVLogger(str(folder))
@@ -74,14 +74,14 @@ def main(folder: Path) -> None:
     trainer.close()
     assert stopping.stopping_reason_message is not None and trainer.step < MOST_STEPS, trainer.step
     saved = {"train_state": {"step": 0, "ntokens_seen": 0}}
-    checkpoint.load(saved, checkpoint_id=keeping.best_model_path)
+    checkpoint.load(saved, checkpoint_id=keeping.best_model_path)  # type: ignore[attr-defined]
     assert saved["train_state"]["step"] == trainer.step, (
         saved
     )  # the loss fell below the threshold there for the first time
     weights = {
         name: torch.zeros_like(value) for part in trainer.model_parts for name, value in part.state_dict().items()
     }
-    checkpoint.load(weights, checkpoint_id=keeping.best_model_path)
+    checkpoint.load(weights, checkpoint_id=keeping.best_model_path)  # type: ignore[attr-defined]
     for part in trainer.model_parts:
         assert all(torch.equal(weights[name], value) for name, value in part.state_dict().items())
     if distributed.get_rank() == 0:

@@ -89,7 +89,7 @@ def configuration(
 def one_process() -> Iterator[None]:
     """Join a group of one process, as torchtitan's launcher has a process join those of its run."""
     os.environ["LOCAL_RANK"] = "0"
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ class State(TrainerState, StrategyDefaults):  # type: ignore[misc]  # both save,
         titan = self.module
         weights = {name: value for part in titan.model_parts for name, value in part.state_dict().items()}
         others = {"optimizer": titan.optimizers, "lr_scheduler": titan.lr_schedulers, "train_state": titan}
-        checkpoint.save(weights if weights_only else {**weights, **others}, checkpoint_id=path)
+        checkpoint.save(weights if weights_only else {**weights, **others}, checkpoint_id=path)  # type: ignore[attr-defined]
         (on_saved or (lambda: None))()
 
 
