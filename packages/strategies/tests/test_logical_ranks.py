@@ -527,18 +527,19 @@ def test_logical_ranks_are_entered_in_their_order_and_differentiate_once() -> No
     assert module.weight.grad.item() == (0 + 1 + 2 + 3) / 4  # type: ignore[union-attr]
 
 
-def test_the_last_of_a_process_takes_the_others_along_to_other_processes() -> None:
-    ranks, module = LogicalRanks(8, 1, 2, "DDPStrategy", list), nn.Linear(1, 1)
+@pytest.mark.parametrize("num_own", [2, 4])
+def test_the_last_of_a_process_takes_the_others_along_to_other_processes(num_own: int) -> None:
+    ranks, module = LogicalRanks(2 * num_own, 1, 2, "DDPStrategy", list), nn.Linear(1, 1)
     ranks.begin(module)
-    assert ranks.ranks == range(4, 8)
-    values = [torch.tensor([[0.1 * 3**index]]) for index in range(4)]
+    assert ranks.ranks == range(num_own, 2 * num_own)
+    values = [torch.tensor([[0.1 * 3**index]]) for index in range(num_own)]
     for index, value in enumerate(values):
-        ranks.enter(4 + index)
-        if index < 3:  # the last one's would communicate
+        ranks.enter(num_own + index)
+        if index < num_own - 1:  # the last one's would communicate
             ranks.backward(module(value), Tensor.backward)
-    views = [torch.zeros(1), values[3].clone()]
+    views = [torch.zeros(1), values[-1].clone()]
     ranks.merge([module.bias, module.weight], views)
-    assert views[0].item() == 3  # its own is missing
+    assert views[0].item() == num_own - 1  # its own is missing
     assert torch.equal(views[1], tree_sum(values))
 
 
