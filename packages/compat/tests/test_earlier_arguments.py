@@ -413,7 +413,10 @@ class TestArgparse:
     def test_what_nobody_chose_is_as_by_default(self, recwarn: pytest.WarningsRecorder) -> None:
         parser = Trainer.add_argparse_args(ArgumentParser())
         args = parser.parse_args([])
-        assert {name: getattr(args, name) for name in _DEFAULTS} == _DEFAULTS
+        without = {"catalogue", "save_only"}  # whose annotations have nothing that a text can be
+        assert {name: value for name, value in vars(args).items() if name in _DEFAULTS} == {
+            name: value for name, value in _DEFAULTS.items() if name not in without
+        }
         trainer = Trainer.from_argparse_args(args, enable_progress_bar=False)
         assert trainer.max_epochs is None  # until a fit takes its default
         assert not [one for one in recwarn if "another form today" in str(one.message)]

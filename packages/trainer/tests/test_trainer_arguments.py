@@ -23,11 +23,16 @@ class Stateful(Callback):
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"logger": "csv"}, TypeError, r"`logger` must be a logger, a list of them, True or False \(missing: log_metrics"),
+    ({"logger": 3}, TypeError, r"`logger` must be a logger, a list of them, True or False \(missing: log_metrics"),
     ({"logger": CSVLogger}, TypeError, r"`logger` must be a logger object.*Pass an instance: `CSVLogger\(\.\.\.\)`"),
     ({"logger": [ListLogger(), None]}, TypeError, r"`logger` must be .*but got None \(NoneType\)"),
     ({"callbacks": EarlyStopping}, TypeError, r"`callbacks` must be callback objects.*`EarlyStopping\(\.\.\.\)`"),
-    ({"callbacks": "early_stopping"}, TypeError, r"`callbacks` must be a callback .* got 'early_stopping' \(str\)"),
+    ({"callbacks": 3}, TypeError, r"`callbacks` must be a callback .* got 3 \(int\)"),
+    (
+        {"callbacks": "early_stopping"},
+        ValueError,
+        r"must be an object, the class name .* Did you mean 'EarlyStopping'\?",
+    ),
     ({"callbacks": [None]}, TypeError, r"`callbacks` must be a callback .* got None"),
     (
         {"callbacks": [Stateful(), Stateful()]},
