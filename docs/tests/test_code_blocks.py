@@ -28,6 +28,7 @@ from unittest import SkipTest
 
 import pytest
 import torch
+import torch.distributed as dist
 from command_lines import ROOT, check_command, commands
 from sybil import Document, Example, Region
 from sybil.document import PythonDocStringDocument
@@ -144,6 +145,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "run.yaml").write_text("model: {class_path: mymodule.Net}\ndata: {class_path: mymodule.Data}\n")
     modules = set(sys.modules)
     yield tmp_path
+    if dist.is_initialized():
+        dist.destroy_process_group()
     remove_aliases()
     for name in set(sys.modules) - modules:
         if name.partition(".")[0] in ("mymodule", "my_project", "checks"):

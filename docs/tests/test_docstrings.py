@@ -33,8 +33,8 @@ SELF_EVIDENT = {
 }
 # That of the conformance scenarios, raised on purpose, and that of attributes, whose remedy is a row of a table.
 MOST_ERRORS_WITHOUT_REMEDY = 2
-# Those of our unpickler, which pickle calls; `read_checkpoint` raises its own error in their place.
-CAUGHT_BEYOND_PICKLE = {"UnpicklingError"}
+# That of our unpickler, which pickle calls (`read_checkpoint` raises its own), and that by which Optuna ends a trial.
+CAUGHT_BY_LIBRARIES = {"UnpicklingError", "TrialPruned"}
 MOST_WARNINGS_WITHOUT_REMEDY = 1  # that of arguments of earlier releases, each of which says today's
 
 
@@ -168,7 +168,7 @@ def test_every_public_name_stands_in_the_reference() -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    seen = [one for one in messages() if not one.is_caught and one.kind not in CAUGHT_BEYOND_PICKLE]
+    seen = [one for one in messages() if not one.is_caught and one.kind not in CAUGHT_BY_LIBRARIES]
     without = [one for one in seen if not one.remedy]
     errors = [f"{one.file}:{one.line}: {one.text}" for one in without if not one.is_warning]
     warnings = [f"{one.file}:{one.line}: {one.text}" for one in without if one.is_warning]

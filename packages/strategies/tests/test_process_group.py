@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from launching import run_ranks
 
-from camshaft.strategies import ParallelStrategy
+from camshaft.strategies import DDPStrategy, ParallelStrategy
 from camshaft.strategies.launch.environment import ProcessEnvironment
 from camshaft.strategies.launch.process_group import check_backend, default_backend, join_process_group
 
@@ -65,6 +65,16 @@ def test_after_somebody_destroyed_the_group_there_is_a_new_one() -> None:
 
 
 @pytest.mark.usefixtures("no_group_afterwards")
+@pytest.mark.usefixtures("no_group_afterwards")
+def test_a_process_leaves_a_group_of_one_for_a_strategy_of_several() -> None:
+    alone = DDPStrategy(accelerator="cpu", devices=1)
+    alone.connect()
+    assert DDPStrategy(accelerator="cpu").world_size == 1 and dist.is_initialized()
+    assert DDPStrategy(accelerator="cpu", devices=2, start_method="fork").world_size == 2 and not dist.is_initialized()
+    alone.connect()
+    assert dist.get_world_size() == 1
+
+
 def test_a_group_that_came_after_the_strategy_with_other_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -116,7 +126,7 @@ def test_a_group_that_is_initialised_already_is_used_and_left_alone() -> None:
 
 NOBODY_COMES = """
 import os
-from camshaft.strategies import ParallelStrategy
+from camshaft.strategies import DDPStrategy, ParallelStrategy
 if os.environ["RANK"] == "1":
     raise SystemExit(0)  # torchrun takes that for a good end, and goes on
 ParallelStrategy(accelerator="cpu", timeout=3).connect()

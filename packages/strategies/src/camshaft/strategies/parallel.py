@@ -17,7 +17,12 @@ from camshaft.hooks_core.protocols import ReduceOp
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import require
 from camshaft.strategies.launch import collectives
-from camshaft.strategies.launch.environment import StartMethod, choose_start, find_process_environment
+from camshaft.strategies.launch.environment import (
+    ProcessEnvironment,
+    StartMethod,
+    choose_start,
+    find_process_environment,
+)
 from camshaft.strategies.launch.failures import CollectiveError
 from camshaft.strategies.launch.placement import avoid_cuda_in_checks, check_usable_in_fork, place_process
 from camshaft.strategies.launch.process_group import (
@@ -25,7 +30,9 @@ from camshaft.strategies.launch.process_group import (
     JoinProcesses,
     check_backend,
     default_backend,
+    has_group_of_one,
     join_process_group,
+    leave_process_group,
 )
 from camshaft.strategies.launch.rank_zero import rank_zero_only_code
 from camshaft.strategies.torch_strategy import TorchArguments, TorchStrategy
@@ -191,7 +198,9 @@ class ParallelStrategy(TorchStrategy):
             raise
 
     def _take_place(self) -> None:
-        """Take the place of this process in its job."""
+        """Take the place of this process in its job, whose group it leaves if it was alone in it until now."""
+        if has_group_of_one() and self._place(ProcessEnvironment("alone")).world_size > 1:
+            leave_process_group()
         self._environment = find_process_environment()
         self._placement = self._place(self._environment)
         self.global_rank, self.world_size = self._environment.global_rank, self._placement.world_size

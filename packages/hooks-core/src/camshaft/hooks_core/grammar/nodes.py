@@ -185,7 +185,12 @@ def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def inserted(node: Node, around: Callable[[Call | Within], tuple[Node, Node]]) -> Node:
-    """Return a life cycle with what a function returns before and after each call."""
+    """Return a life cycle with what a function returns before and after each call.
+
+    Args:
+        node: The life cycle.
+        around: Given a call, returns the nodes before and after it.
+    """
     own = with_parts(node, lambda part: inserted(part, around))
     if not isinstance(node, Call | Within):
         return own

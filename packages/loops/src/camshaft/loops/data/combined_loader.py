@@ -268,7 +268,7 @@ class CombinedLoader:
 
     @property
     def tells_end(self) -> bool:
-        """True if `is_at_end` is known: where loaders are drawn by weights that all know how many batches are left."""
+        """True if `is_at_end` is known, as where loaders drawn by weights all know how many batches are left."""
         knowing = (not isinstance(leaf, CombinedLoader) and hasattr(leaf, "num_left") for leaf in self._flattened)
         return self.draws is not None and all(knowing) and all(length_of(leaf) < UNKNOWN for leaf in self._flattened)
 

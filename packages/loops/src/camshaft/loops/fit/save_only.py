@@ -16,7 +16,12 @@ LEFT_OUT_KEY = "weights_left_out"
 
 
 def weights_left_out(run: Run, optimizers: Sequence[Optimizer]) -> list[str]:
-    """Return the names of the parameters that checkpoints of a run leave out; see `Run.save_only`."""
+    """Return the names of the parameters that checkpoints of a run leave out; see `Run.save_only`.
+
+    Args:
+        run: The run.
+        optimizers: The optimizers, whose parameters "trainable" keeps.
+    """
     save_only = run.save_only
     if save_only is None:
         return []
@@ -28,7 +33,15 @@ def weights_left_out(run: Run, optimizers: Sequence[Optimizer]) -> list[str]:
 
 
 def check_save_only(run: Run, optimizers: Sequence[Optimizer]) -> None:
-    """Raise `ValueError` if checkpoints would leave out a parameter that is trained, so that no run could go on."""
+    """Check that checkpoints leave out no parameter that is trained, so that a run can go on.
+
+    Args:
+        run: The run.
+        optimizers: The optimizers that train it.
+
+    Raises:
+        ValueError: If they leave one out.
+    """
     lost = {*weights_left_out(run, optimizers)}
     held = _held_by(optimizers) if lost else set()
     for name, one in run.module.named_parameters(remove_duplicate=False):

@@ -221,7 +221,7 @@ def _device_types(group: dist.ProcessGroup) -> set[str]:
 
 
 def leave_process_group() -> None:
-    """Leave the group for good, at the end of this process."""
+    """Leave the group for good, as at the end of this process."""
     global _joined
     joined, _joined = _joined, None
     if joined is None:
@@ -243,6 +243,11 @@ def leave_process_group() -> None:
     # A reference cycle may still hold the group. Its threads may need the interpreter, and would abort the process
     # during interpreter shutdown.
     gc.collect()
+
+
+def has_group_of_one() -> bool:
+    """Return whether this package made the process group, of this process alone."""
+    return _joined is not None and _joined.is_own and _is_current(_joined) and dist.get_world_size() == 1
 
 
 @cache
