@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -142,6 +143,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reason = reason_not_to_run(item)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT interrupt this process, also where it was started in the background and ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_collection_finish() -> None:

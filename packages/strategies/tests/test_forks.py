@@ -4,9 +4,11 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from camshaft.strategies import DDPStrategy, ParallelStrategy, ShardedStrategy
 
@@ -26,6 +28,11 @@ def test_ranks_that_are_forks_train_together_and_rank_zero_answers(kind: type[Pa
     torch.ones(400, 400).mm(torch.ones(400, 400))
     strategy = kind(accelerator="cpu", devices=2, start_method="fork", logical_ranks=4, timeout=60)
     model = torch.nn.Linear(400, 1)
+    DDPStrategy(accelerator="cpu", devices=1).connect()
+    kept: list[Any] = [dist.group.WORLD]
+    kept.append(kept)  # only the collector frees the group
+    dist.destroy_process_group()
+    del kept
 
     def train() -> tuple[list[float], list[range]]:
         strategy.connect()
@@ -69,6 +76,7 @@ def test_the_first_error_of_a_rank_is_raised_with_its_traceback(tmp_path: Path) 
     assert (tmp_path / "other").exists()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_all_ranks_once(tmp_path: Path) -> None:
     strategy = ParallelStrategy(accelerator="cpu", devices=2, start_method="fork")
     starter = os.getpid()

@@ -120,6 +120,7 @@ class Interrupting(Callback):
         (self.folder / f"{trainer.global_rank} {type(exception).__name__}").touch()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_weights_come_back_from_a_fit_that_is_interrupted(tmp_path: Path) -> None:
     net, endless = Net(), DataLoader(TensorDataset(torch.randn(100_000, 3), torch.randn(100_000, 1)))
     quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -104,6 +105,8 @@ def run_in_forks(num_processes: int, function: Callable[[], T]) -> T:
         KeyboardInterrupt: If this process was interrupted.
         BaseException: The error of the rank that failed first; its cause holds the traceback there.
     """
+    leave_process_group()  # one of this process alone, perhaps destroyed, whose threads forks lack
+    gc.collect()
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": probe.getsockname()[1], "GROUP_WORLD_SIZE": 1}
@@ -151,6 +154,7 @@ def _interrupting(ranks: _Ranks) -> Iterator[None]:
 def _run_rank(variables: dict[str, str], num_threads: int, function: Callable[[], Any], connection: Connection) -> None:
     """Run the function in a fork, and send what becomes of it."""
     _prctl_pr_set_pdeathsig(signal.SIGKILL)  # no rank outlives a kernel that is killed
+    gc.freeze()  # to free a process group of the parent, whose threads are not here, would wait for them
     signal.signal(signal.SIGINT, _interrupt_once)
     os.environ.update(variables)
     torch.set_num_threads(num_threads)
