@@ -28,10 +28,11 @@ NEEDS: dict[str, dict[str, Any]] = {
 MONITORS = ("DataWait", "DeviceStatsMonitor", "LearningRateMonitor", "ThroughputMonitor")  # which need a logger
 NOT_IN_THE_LOOP = {
     "ActionProfiler", "AdvancedProfiler", "BaseFinetuning", "BasePredictionWriter", "BatchSizeFinder", "Callback",
-    "Checkpoint", "CometLogger", "LearningRateFinder", "Logger", "NPZPredictionWriter", "ParquetPredictionWriter",
-    "PassThroughProfiler", "ProfiledHooks", "ProgressBar", "PyTorchProfiler", "SimpleProfiler", "TrackioLogger",
+    "Checkpoint", "CometLogger", "LearningRateFinder", "Logger", "NPZPredictionWriter", "OptunaPruning",
+    "ParquetPredictionWriter", "PassThroughProfiler", "ProfiledHooks", "ProgressBar", "PyTorchProfiler",
+    "SimpleProfiler", "TrackioLogger",
 }  # fmt: skip
-"""Bases, what acts before training or in prediction, profilers, and the client of a server."""
+"""Bases, what acts before training, when an epoch ends or in prediction, profilers, and the client of a server."""
 
 
 def check(events: list[Any], expected: int) -> None:
