@@ -200,7 +200,7 @@ def _set_attributes(owner: Any, attributes: dict[str, Any]) -> None:
 
 def _load_weights(module: nn.Module, weights: dict[str, Any] | None) -> None:
     if weights is None:
-        warn_user("The weights do not come back from the ranks, which were sharded when they failed.")
+        warn_user("The weights do not come back from ranks that were sharded when they failed. Load a checkpoint.")
         return
     if not weights.keys() <= module.state_dict().keys() and is_overridden(module, "configure_model"):
         configure: Any = module.configure_model
