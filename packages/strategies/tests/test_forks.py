@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,18 @@ class Refusal(Exception):
         super().__init__(f"{one} and {other}")
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Let torch have a second thread, which forks lack."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("kind", [DDPStrategy, ShardedStrategy])
 def test_ranks_that_are_forks_train_together_and_rank_zero_answers(kind: type[ParallelStrategy]) -> None:
-    torch.set_num_threads(2)  # whose threads a fork lacks
     torch.ones(400, 400).mm(torch.ones(400, 400))
     strategy = kind(accelerator="cpu", devices=2, start_method="fork", logical_ranks=4, timeout=60)
     model = torch.nn.Linear(400, 1)
