@@ -15,7 +15,7 @@ from trainer_parts import Regression, dataset
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
-from camshaft.strategies import ShardedStrategy
+from camshaft.strategies import ShardedStrategy, read_checkpoint
 from camshaft.trainer import Trainer, Tuner
 
 pytestmark = pytest.mark.processes
@@ -123,9 +123,17 @@ class Interrupting(Callback):
 @pytest.mark.usefixtures("interruptible")
 def test_weights_come_back_from_a_fit_that_is_interrupted(tmp_path: Path) -> None:
     net, endless = Net(), DataLoader(TensorDataset(torch.randn(100_000, 3), torch.randn(100_000, 1)))
-    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    net.frozen = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+    quiet: dict[str, Any] = {
+        "save_only": "trainable",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+    }
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp_fork", callbacks=Interrupting(tmp_path), **quiet)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(net, endless)
     assert net.num_steps > 2 and trainer.interrupted and trainer.global_step > 2
     assert {one.name.split()[0] for one in tmp_path.iterdir()} == {"0", "1"}
+    trainer.save_checkpoint(tmp_path / "kept.ckpt", weights_only=True)
+    assert net.state_dict().keys() - read_checkpoint(tmp_path / "kept.ckpt")["state_dict"].keys() == {"frozen"}

@@ -23,7 +23,7 @@ from camshaft.loops import Run, SaveRequest
 from camshaft.loops.state.random_state import random_state, restore_random_state
 from camshaft.strategies import write_checkpoint
 from camshaft.trainer.checkpoints import checkpoint_of
-from camshaft.trainer.running import attach_module, choose_data, choose_module
+from camshaft.trainer.running import attach_module, choose_data, choose_module, run_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, PurePath, Enum, type(None), torch.device, torch.dtype)
 _OF_VERB = ("status", "log_dir", "ckpt_path", "chosen_ckpt_path", "is_continuing")
@@ -62,17 +62,8 @@ def run_in_forks(trainer: Any, verb: Verb, arguments: Mapping[str, Any]) -> Any:
         try:
             return trainer.strategy.run_in_forks(partial(_run_as_rank, trainer, verb, given, path))
         finally:
-            run = Run(
-                verb=verb,
-                module=module,
-                strategy=trainer.strategy,
-                trainer=trainer,
-                callbacks=trainer.callbacks,
-                data=data,
-                loaders=given_loaders,
-                write_checkpoint=partial(_save_here, trainer),
-                is_connected=True,
-            )
+            save = partial(_save_here, trainer)
+            run = run_of(trainer, verb, module, data=data, loaders=given_loaders, write_checkpoint=save)
             run.forget_saves()
             if path.exists():
                 # made by a fork of this process, in a folder of this user alone

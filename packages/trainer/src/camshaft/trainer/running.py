@@ -181,26 +181,43 @@ def _new_run(trainer: Any, call: VerbCall, module: nn.Module) -> Run:
         state.fit_idx = next(_fit_idxs)
     start = read_requested(trainer, ckpt_path, verb, state.fit_idx, call.weights_only)
     state.ckpt_path, state.is_continuing = start.path, start.is_continuing
-    run = Run(
-        verb=verb,
-        module=module,
-        strategy=trainer.strategy,
-        trainer=trainer,
-        callbacks=trainer.callbacks,
+    run = run_of(
+        trainer,
+        verb,
+        module,
         data=data,
         loaders=loaders,
         metrics=None if verb == "predict" else trainer.metric_log,  # logging is an error there
         checkpoint=start.checkpoint,
         checkpoint_adapter=start.adapter,
         write_checkpoint=partial(write_checkpoint, trainer),
+    )
+    trainer.extend_run(run)
+    return run
+
+
+def run_of(trainer: Any, verb: Verb, module: nn.Module, **further: Any) -> Run:
+    """Return a run with what a trainer has for all of its runs.
+
+    Args:
+        trainer: The trainer.
+        verb: The verb.
+        module: The module.
+        **further: Further arguments of `Run`.
+    """
+    return Run(
+        verb=verb,
+        module=module,
+        strategy=trainer.strategy,
+        trainer=trainer,
+        callbacks=trainer.callbacks,
         strict_hooks=trainer.strict_hooks,
         catalogue=trainer.catalogue,
         save_only=trainer.save_only,
         epoch=trainer.fit_loop.progress.current_epoch,
         is_connected=True,
+        **further,
     )
-    trainer.extend_run(run)
-    return run
 
 
 def choose_ckpt_path(state: VerbState, call: VerbCall) -> str | os.PathLike[str] | None:
