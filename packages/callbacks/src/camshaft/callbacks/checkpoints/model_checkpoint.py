@@ -189,7 +189,7 @@ class ModelCheckpoint(Checkpoint):
     @property
     def kept_paths(self) -> list[str]:
         """Paths of the kept checkpoints, oldest first; see the class."""
-        return [*self.best_k_models, *self._kept.newest_paths]
+        return self._kept.paths
 
     @property
     def train_time_interval(self) -> timedelta | None:

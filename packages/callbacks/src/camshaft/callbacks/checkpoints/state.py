@@ -81,7 +81,7 @@ class KeptCheckpoints:
         Returns:
             The other paths that are no longer kept.
         """
-        if path in self.best_k_models or path in self.newest_paths:
+        if path in self.paths:
             displaced = (path,)
         self._drop(displaced)
         if score is None:
@@ -107,9 +107,14 @@ class KeptCheckpoints:
         self.newest_paths = list(state_dict.get("newest_paths", newest))  # which 0.1.0 does not save
         self._update_scores()
 
+    @property
+    def paths(self) -> list[str]:
+        """Paths of those that are kept by score or age, oldest first."""
+        return [*self.best_k_models, *self.newest_paths]
+
     def missing_files(self, expected: list[str]) -> list[str]:
         """Return the kept paths at which nothing exists, with a warning; those that are expected are left out."""
-        known = dict.fromkeys([*self.best_k_models, *self.newest_paths, self.best_model_path, self.last_model_path])
+        known = dict.fromkeys([*self.paths, self.best_model_path, self.last_model_path])
         missing = [path for path in known if path and path not in expected and not _is_there(path)]
         if missing:
             warn_user(

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.monitors.logging_schedule import log_to_all
+from camshaft.callbacks.monitors.logging_schedule import log_to_all, next_row
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import DataSource, TrainerProtocol
 
@@ -81,8 +81,7 @@ class DataWait(Callback):
         self._wait = perf_counter() - self._asked_at
 
     def _schedule(self, trainer: TrainerProtocol) -> None:
-        every = trainer.log_every_n_steps
-        self._next_row = (trainer.global_step // every + 1) * every if every else float("inf")
+        self._next_row = next_row(trainer.global_step, trainer.log_every_n_steps)
 
 
 def watch_data(trainer: TrainerProtocol, where: object, before: Any, after: Any) -> None:

@@ -22,6 +22,16 @@ def log_to_all(trainer: TrainerProtocol, metrics: dict[str, float], step: int) -
         logger.log_metrics(metrics=metrics, step=step)
 
 
+def next_row(global_step: int, every: int) -> float:
+    """Return how many updates there are when values of steps are logged next; infinite if that is never.
+
+    Args:
+        global_step: The updates so far.
+        every: The updates between rows; 0 logs none.
+    """
+    return (global_step // every + 1) * every if every else math.inf
+
+
 class LoggingSchedule:
     """The updates before which a callback logs: those after which the trainer logs the values of steps.
 
@@ -63,5 +73,4 @@ class LoggingSchedule:
         self._loaded = (state_dict["every_n_steps"], state_dict["next_step"]) if state_dict else None
 
     def _schedule(self, step: int) -> None:
-        every = self._every
-        self.next_step = -(-(step + 1) // every) * every - 1 if every else math.inf
+        self.next_step = next_row(step, self._every) - 1

@@ -14,7 +14,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_number
+from camshaft.callbacks.arguments import check_number
 from camshaft.callbacks.monitors.data_wait import watch_data
 from camshaft.callbacks.monitors.logging_schedule import log_to_all
 from camshaft.hooks_core import Callback, Receiver
@@ -30,7 +30,7 @@ _REST, _WAITING = "rest", "waiting"
 
 @attrs.frozen
 class Straggler:
-    """What a sampled step found.
+    """Finding of a sampled step.
 
     Attributes:
         step: Index of the update.
@@ -94,8 +94,7 @@ class StragglerReport(Callback):
     def __attrs_post_init__(self) -> None:
         super().__init__()
         check_number(self, least=1, every_n_steps=self.every_n_steps)
-        if not 0 <= self.threshold <= 1:
-            raise InvalidArgumentError("threshold", "from 0 to 1", self.threshold, self, "Pass a share such as 0.1.")
+        check_number(self, "Pass a share such as 0.1.", least=0, most=1, threshold=self.threshold)
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]

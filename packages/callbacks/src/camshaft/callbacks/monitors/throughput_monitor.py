@@ -10,7 +10,7 @@ import attrs
 import torch
 
 from camshaft.callbacks.arguments import STAGES, InvalidArgumentError
-from camshaft.callbacks.monitors.logging_schedule import log_to_all
+from camshaft.callbacks.monitors.logging_schedule import log_to_all, next_row
 from camshaft.callbacks.monitors.throughput import Throughput, get_available_flops
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.protocols import TrainerProtocol
@@ -187,7 +187,7 @@ class ThroughputMonitor(Callback):
             log_to_all(trainer, metrics, step)
 
     def _schedule(self, global_step: int) -> None:
-        self._next_row = (global_step // self._every + 1) * self._every if self._every else math.inf
+        self._next_row = next_row(global_step, self._every)
 
     def _flops_of(self, module: Any) -> float | None:
         flops = self.flops_per_batch

@@ -60,7 +60,7 @@ class WeightedDraws:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What must be equal in all processes; of a schedule, nothing can be told."""
+        """All that must be equal in all processes; of a schedule, nothing can be told."""
         return self.stop_criteria, self.seed, self._constant
 
     @property

@@ -40,7 +40,7 @@ class _TracebackInRank(Exception):
 
 @frozen
 class _Outcome:
-    """What became of a rank: the value of its function, or an error and the traceback as text."""
+    """Outcome of a rank: the value of its function, or an error and the traceback as text."""
 
     value: Any = None
     error: BaseException | None = None
