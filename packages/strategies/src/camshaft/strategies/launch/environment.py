@@ -213,7 +213,13 @@ def num_cores() -> int:
 
 def is_interactive() -> bool:
     """Return whether this process is a notebook's kernel, an IPython shell or an interactive shell of Python."""
-    return hasattr(builtins, "__IPYTHON__") or hasattr(sys, "ps1") or bool(sys.flags.interactive)
+    return _interactive_kind() is not None
+
+
+def _interactive_kind() -> str | None:
+    if hasattr(builtins, "__IPYTHON__"):
+        return "a notebook or an IPython shell"
+    return "an interactive shell" if hasattr(sys, "ps1") or sys.flags.interactive else None
 
 
 def command_line(num_processes: int, where: str) -> list[str]:
@@ -264,10 +270,8 @@ def script_position(arguments: Sequence[str]) -> int | None:
 def _unrepeatable_kind(main: ModuleType) -> str | None:
     """Return the kind of process whose command line cannot be run again; None if it can."""
     name = main.__spec__.name if main.__spec__ is not None else ""
-    if hasattr(builtins, "__IPYTHON__"):
-        return "a notebook or an IPython shell"
-    if hasattr(sys, "ps1") or sys.flags.interactive:
-        return "an interactive shell"
+    if (kind := _interactive_kind()) is not None:
+        return kind
     if multiprocessing.parent_process() is not None:
         return "a process of `multiprocessing`"
     if name.partition(".")[0] == "pytest" or Path(getattr(main, "__file__", "")).name in ("pytest", "py.test"):
