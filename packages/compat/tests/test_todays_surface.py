@@ -64,7 +64,7 @@ def test_installed_packages_may_add_callbacks(tmp_path: Path, monkeypatch: pytes
     first = Trainer(logger=False).callbacks
     assert [type(callback) for callback in first[:2]] == [SimpleProfiler, Timer]
 
-    monkeypatch.delattr("camshaft.compat.arguments.today.entry_points")  # read once
+    monkeypatch.delattr("importlib.metadata.entry_points")  # read once
     second = Trainer(logger=False).callbacks
     assert [type(callback) for callback in second[:2]] == [SimpleProfiler, Timer]
     assert second[1] is not first[1]  # made for each trainer

@@ -297,7 +297,7 @@ def test_other_distributions_add_commands_and_one_that_is_missing_is_named() -> 
 
 def test_classes_of_other_distributions_have_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
     added = [EntryPoint("test", "test_command_line", "camshaft.trainer.classes")]
-    monkeypatch.setattr(added_commands, "entry_points", lambda group: [one for one in added if one.group == group])
+    monkeypatch.setattr(added_commands, "registered", lambda group: [one for one in added if one.group == group])
     monkeypatch.setattr(sys.modules[__name__], "__all__", ["Unusual"], raising=False)
     assert CallbackClass.named_classes()["Unusual"] == [Unusual]
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from camshaft.hooks_core.support.registered_names import CALLBACKS, LOGGERS, PRECISIONS, STRATEGIES, describe
+from camshaft.hooks_core.support.registered_names import (
+    CALLBACKS,
+    LOGGERS,
+    PRECISIONS,
+    STRATEGIES,
+    describe,
+    registered,
+)
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS = "camshaft.trainer.commands"
 """Group of functions that take the words after a command, and return the exit status."""
@@ -21,12 +30,12 @@ OF_OTHERS = {name: "camshaft-forensics" for name in ("compare", "replay", "bisec
 
 def added_commands() -> dict[str, EntryPoint]:
     """Return the commands of other distributions, by name."""
-    return {one.name: one for one in entry_points(group=COMMANDS)}
+    return {one.name: one for one in registered(COMMANDS)}
 
 
 def added_classes() -> Iterator[Any]:
     """Yield what the modules of other distributions export."""
-    for one in entry_points(group=CLASSES):
+    for one in registered(CLASSES):
         module = one.load()
         yield from (getattr(module, name) for name in module.__all__)
 
@@ -46,7 +55,7 @@ def list_plugins(words: Sequence[str]) -> int:
     about = f"List what installed distributions register, by the entry points {', '.join(_GROUPS)}."
     argparse.ArgumentParser("python -m camshaft.trainer plugins", description=about).parse_args(words)
     rows, num_broken = [], 0
-    for entry in (one for group in _GROUPS for one in entry_points(group=group)):
+    for entry in (one for group in _GROUPS for one in registered(group)):
         row = f"{entry.group}  {entry.name}  {entry.value}  ({describe(entry)})"
         try:
             entry.load()

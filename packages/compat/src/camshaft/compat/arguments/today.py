@@ -6,16 +6,14 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import sys
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
+from camshaft.hooks_core.support.registered_names import registered
 from camshaft.strategies import is_rank_zero
 from camshaft.trainer.configuration import listed
 
@@ -149,13 +147,7 @@ def with_timer(callbacks: Any, max_time: Any) -> Any:
 def callbacks_of_packages() -> list[Any]:
     """Return the callbacks that installed packages give to every trainer, by an entry point of Lightning."""
     callbacks: list[Any] = []
-    for entry in _callback_factories(tuple(sys.path)):
+    for entry in registered(_CALLBACKS_GROUP):
         made = entry.load()()
         callbacks += made if isinstance(made, list) else [made]
     return callbacks
-
-
-@lru_cache(maxsize=1)
-def _callback_factories(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points for callbacks on `sys.path`, read once for each: that takes tens of milliseconds."""
-    return tuple(entry_points(group=_CALLBACKS_GROUP))
