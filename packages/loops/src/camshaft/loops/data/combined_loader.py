@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from operator import itemgetter
 from typing import Any, Literal, Self, TypeVar, get_args
 
 import attrs
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.loops.data.collection import Assemble, read_tree
 from camshaft.loops.data.weighted_draws import StopCriteria, WeightedDraws, WeightSchedule
 
 CombinationMode = Literal["min_size", "max_size", "max_size_cycle", "sequential", "weighted"]
@@ -396,6 +396,11 @@ def combinations_of(loader: Any) -> list[CombinedLoader]:
     return [loader, *(one for leaf in loader.flattened for one in combinations_of(leaf))]
 
 
+def draws_of(loader: Any) -> list[WeightedDraws]:
+    """Return what draws loaders by weights in a loader; nothing where no combination does."""
+    return [one.draws for one in combinations_of(loader) if one.draws is not None]
+
+
 def _end_iteration(leaf: Any) -> bool:
     """Let an iteration of a loader that was left count as over. Returns whether the loader supports that."""
     end = getattr(leaf, "end_iteration", None)
@@ -409,10 +414,6 @@ def _batches_of(leaf: Any, is_resumed: bool = False) -> Iterator[Any]:
     return read_promised(leaf, UNKNOWN if is_resumed else length_of(leaf), iterator=iter(leaf))
 
 
-Assemble = Callable[[list[Any]], Any]
-"""Makes a collection of a list with a value for each loader, with its dictionaries, lists and (named) tuples."""
-
-
 def read_collection(loaders: Any, where: str) -> tuple[dict[str, Any], Assemble]:
     """Return the loaders of a collection by their places, and a function that makes the same collection of others.
 
@@ -424,25 +425,7 @@ def read_collection(loaders: Any, where: str) -> tuple[dict[str, Any], Assemble]
         ValueError: If there is no loader in the collection.
         TypeError: If something in it is no iterable of batches.
     """
-    by_path: dict[str, Any] = {}
-
-    def compile_node(node: Any, path: str) -> Assemble:
-        if isinstance(node, Mapping):
-            items = [(key, compile_node(child, f"{path}[{key!r}]")) for key, child in node.items()]
-            return lambda values: {key: part(values) for key, part in items}
-        if isinstance(node, (list, tuple)):
-            parts = [compile_node(child, f"{path}[{idx}]") for idx, child in enumerate(node)]
-            if isinstance(node, list):
-                return lambda values: [part(values) for part in parts]
-            kind = type(node)
-            if hasattr(kind, "_fields"):
-                return lambda values: kind(*[part(values) for part in parts])
-            return lambda values: tuple([part(values) for part in parts])
-        check_loader(node, path, where)
-        by_path[path] = node
-        return itemgetter(len(by_path) - 1)
-
-    assemble = compile_node(loaders, "loaders")
+    by_path, assemble = read_tree(loaders, "loaders", lambda leaf, path: check_loader(leaf, path, where))
     if not by_path:
         raise ValueError(must_be("loaders", "at least one loader", loaders, where, "Pass a loader."))
     return by_path, assemble

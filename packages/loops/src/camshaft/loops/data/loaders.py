@@ -16,6 +16,7 @@ from camshaft.loops.data.combined_loader import (
     check_loader,
     combinations_of,
     copy_loader,
+    draws_of,
     is_plain,
     is_stream,
     length_of,
@@ -199,7 +200,7 @@ class ReadAhead:
         """
         parts = [part for leaf in leaves_of(loader) for part in (leaf, getattr(leaf, "dataset", None))]
         may_differ = any(hasattr(part, "set_epoch") or nodes_of(part) for part in parts)
-        may_differ = may_differ or any(one.mode == "weighted" for one in combinations_of(loader))
+        may_differ = may_differ or bool(draws_of(loader))
         is_vouched_for = any(getattr(part, "resumes_exactly", False) for part in parts)
         fewest = min(1, self._expected) if may_differ else self._expected
         if num_batches < fewest and not is_vouched_for:

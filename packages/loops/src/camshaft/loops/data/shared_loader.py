@@ -14,8 +14,8 @@ from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.combined_loader import (
     UNKNOWN,
     CombinedLoader,
-    combinations_of,
     copy_loader,
+    draws_of,
     is_stream,
     kind_to_copy,
     length_of,
@@ -300,7 +300,7 @@ def agree_on_draws(loader: Any, strategy: Strategy) -> None:
     Raises:
         ValueError: If seeds, constant weights or stop criteria differ by process.
     """
-    own = [one.draws for one in combinations_of(loader) if one.draws is not None]
+    own = draws_of(loader)
     if not own:
         return
     of_ranks = strategy.all_gather([draws.identity for draws in own])

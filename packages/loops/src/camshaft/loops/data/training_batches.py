@@ -9,7 +9,7 @@ import attrs
 
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
-from camshaft.loops.data.combined_loader import CombinedLoader, combinations_of, length_of
+from camshaft.loops.data.combined_loader import CombinedLoader, combinations_of, draws_of, length_of
 from camshaft.loops.data.loaders import ReadAhead, count_batches, is_open_ended, numbered
 from camshaft.loops.data.rest_of_order import Resharing
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
@@ -203,7 +203,7 @@ class TrainingBatches:
 
     def _check_ahead(self) -> None:
         """Raise `ValueError` if a batch was read ahead by a draw, so that its loader cannot give it once more."""
-        if self._ahead.is_filled and any(one.mode == "weighted" for one in combinations_of(self._loader)):
+        if self._ahead.is_filled and draws_of(self._loader):
             rule = "resumed by as many processes inside an epoch, from states of their own, if streams are among them"
             action = "Use as many processes, or resume from a checkpoint that was saved at an epoch's end."
             raise ValueError(must_be("loaders drawn by weights", rule, self._loader, "fit", action))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.loops.data.collection import read_tree
 
 StopCriteria = Literal[
     "cycle_until_all_exhausted", "first_exhausted", "all_exhausted_without_replacement", "cycle_forever"
@@ -112,7 +113,7 @@ class WeightedDraws:
         return bisect(sums, int.from_bytes(digest, "big") / 2 ** (8 * _NUM_BYTES) * sums[-1])
 
     def _checked(self, weights: Any, where: str) -> list[float]:
-        by_path = dict(_by_path(weights, "loaders"))
+        by_path, _ = read_tree(weights, "loaders")
         if by_path.keys() != set(self._paths):
             rule = f"a collection like that of the loaders, with a number for each of {', '.join(self._paths)}"
             raise ValueError(must_be("weights", rule, weights, where, "Name each loader as in `loaders`."))
@@ -122,11 +123,3 @@ class WeightedDraws:
             rule = "finite numbers of at least 0, of which one is more"
             raise ValueError(must_be("weights", rule, weights, where, "Pass shares such as 0.7 and 0.3."))
         return [float(value) for value in values]
-
-
-def _by_path(node: Any, path: str) -> list[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        return [pair for key, child in node.items() for pair in _by_path(child, f"{path}[{key!r}]")]
-    if isinstance(node, (list, tuple)):
-        return [pair for idx, child in enumerate(node) for pair in _by_path(child, f"{path}[{idx}]")]
-    return [(path, node)]
