@@ -120,7 +120,7 @@ def test_overrides_of_the_modes_take_the_place_of_the_defaults(verb: Any) -> Non
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(("limit", "number"), [(1.0, 4), (0.5, 2), (2, 2), (9, 4), (0, 0), (0.0, 0)])
+@pytest.mark.parametrize(("limit", "number"), [(1.0, 4), (0.5, 2), (2, 2), (9, 4)])
 def test_a_limit_takes_so_many_batches_of_each_loader(verb: Any, limit: float, number: int) -> None:
     taken: list[tuple[int, int]] = []
     hook = f"on_{WORDS[verb]}_batch_start"
@@ -129,6 +129,15 @@ def test_a_limit_takes_so_many_batches_of_each_loader(verb: Any, limit: float, n
     BareTrainer(Net(), callbacks=[callback]).verb(verb, loop, [Sized(make_batches(4)), Sized(make_batches(4))])
     assert taken == [(idx, batch_idx) for idx in (0, 1) for batch_idx in range(number)]
     assert loop.num_batches == [number, number]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_limit_of_none_asks_for_no_loader(verb: Any) -> None:
+    net = Net()
+    object.__setattr__(net, f"{WORDS[verb].replace('validation', 'val')}_dataloader", lambda: pytest.fail("asked"))
+    loop = LOOPS[verb](limit_batches=0)
+    assert BareTrainer(net).verb(verb, loop, None) == []
+    assert loop.loaders == loop.num_batches == []
 
 
 @pytest.mark.parametrize("verb", VERBS)

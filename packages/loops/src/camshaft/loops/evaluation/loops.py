@@ -163,7 +163,7 @@ class EvaluationLoop:
         return evaluation_loaders(run, self.stage)
 
     def run(self, run: Run) -> Any:
-        """Run the stage as a verb of its own. Collective.
+        """Run the stage as a verb of its own. Collective. With a limit of 0 no loader is asked for.
 
         Returns:
             The verb's result.
@@ -171,6 +171,9 @@ class EvaluationLoop:
         Raises:
             ValueError: If there is no loader.
         """
+        if self.limit_batches == 0:
+            self.loaders, self.given_loaders, self.num_batches = [], None, []
+            return self.result([])
         has_batches = self.load(run)
         if not self.loaders:
             rule = "given, or provided by the data module or the module"
