@@ -156,9 +156,10 @@ def soak(session: nox.Session) -> None:
 def elastic(session: nox.Session) -> None:
     """Ten thousand simulated chains of stops, kills and numbers of processes, and two hundred real ones, in no gate."""
     install(session, PACKAGES.values(), extras=["test"])
+    no_timeout = ("-o", "faulthandler_timeout=0")  # each is one test, which takes minutes
     simulated = "packages/loops/tests/test_elastic_data.py"
-    pytest(session, simulated, "-k", "read_once", "--examples-factor=100")
-    pytest(session, "packages/forensics/tests/test_elastic_runs.py", "--examples-factor=200")
+    pytest(session, simulated, "-k", "read_once", "--examples-factor=100", *no_timeout)
+    pytest(session, "packages/forensics/tests/test_elastic_runs.py", "--examples-factor=200", *no_timeout)
 
 
 @nox.session
