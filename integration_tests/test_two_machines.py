@@ -27,8 +27,7 @@ class Machines:
             path.mkdir(parents=True, exist_ok=True)
 
     def run(self, kind: str, verb: str, launcher: Any = "torchrun") -> Outcome:
-        # more than one: agents that restart at different moments may meet addresses of the ranks before
-        options = ["--max-restarts=3"] if verb == "kill" else []
+        options = ["--max-restarts=1"] if verb == "kill" else []
         args = [kind, self.place, verb]
         return run_ranks(SCRIPT, 2, launcher=launcher, args=args, options=options, disks=(self.place, self.disks))
 
@@ -52,7 +51,7 @@ def assert_ended(outcome: Outcome, weights: torch.Tensor, *, num_updates: int = 
 def test_a_killed_rank_on_the_second_machine_restarts_both(straight: dict[str, torch.Tensor], tmp_path: Path) -> None:
     outcome = Machines(tmp_path, is_shared=True).run("sharded", "kill")
     assert_ended(outcome, straight["sharded"])
-    assert [reports[0][2] for reports in outcome.reports][1] >= 1
+    assert [reports[0][2] for reports in outcome.reports] == [1, 1]  # one agent has counted it, the other may not
     assert "fit resumes from this job's newest checkpoint" in outcome.output
 
 

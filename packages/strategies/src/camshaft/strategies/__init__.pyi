@@ -12,12 +12,12 @@ from camshaft.strategies.checkpoints.safetensors_files import read_safetensors a
 from camshaft.strategies.ddp import DDPStrategy as DDPStrategy
 from camshaft.strategies.launch.environment import find_process_environment as find_process_environment
 from camshaft.strategies.launch.environment import job_id as job_id
-from camshaft.strategies.launch.environment import restart_count as restart_count
 from camshaft.strategies.launch.failures import CollectiveError as CollectiveError
 from camshaft.strategies.launch.placement import choose_device as choose_device
 from camshaft.strategies.launch.rank_zero import is_rank_zero as is_rank_zero
 from camshaft.strategies.launch.rank_zero import rank_zero_first as rank_zero_first
 from camshaft.strategies.launch.rank_zero import rank_zero_only as rank_zero_only
+from camshaft.strategies.launch.starts import restart_count as restart_count
 from camshaft.strategies.parallel import ParallelStrategy as ParallelStrategy
 from camshaft.strategies.precision import choose_precision as choose_precision
 from camshaft.strategies.sharded import ShardedStrategy as ShardedStrategy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import uuid
 from typing import NoReturn
@@ -51,8 +52,11 @@ def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
         elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        _report(rank, failure)
-        raise SystemExit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode) from None
+        # one that has written its error may take so long to end that the agent ends it
+        has_error, was_ended = isinstance(failure.message, dict), failure.exitcode == -signal.SIGTERM
+        exit_code = 1 if has_error and was_ended else failure.exitcode
+        _report(rank, failure, exit_code)
+        raise SystemExit(exit_code if exit_code > 0 else 128 - exit_code) from None
     except SignalException as error:
         raise SystemExit(128 + int(error.sigval)) from None
     raise SystemExit(0)
@@ -88,10 +92,10 @@ def _as_hydra_job(command: list[str], where: str) -> list[str]:
     return [*command[:position], override, *command[position:]]
 
 
-def _report(rank: int, failure: ProcessFailure) -> None:
+def _report(rank: int, failure: ProcessFailure, exit_code: int) -> None:
     """Print which rank failed first, and why; it has printed its own traceback, if it could."""
     # The message in an error file is a mapping, despite torch's annotation.
     message: object = failure.message
-    status = f"by signal {failure.signal_name()}" if failure.exitcode < 0 else f"with status {failure.exitcode}"
+    status = f"by signal {failure.signal_name()}" if exit_code < 0 else f"with status {exit_code}"
     cause = f": {message['message']}" if isinstance(message, dict) else "."
     print_message(f"The process of rank {rank} (local rank {failure.local_rank}) ended {status}{cause}")

@@ -87,11 +87,6 @@ def job_id() -> str:
     return f"{socket.gethostname()}:{os.getppid()}" if run_id in ("", "none") else run_id
 
 
-def restart_count() -> int:
-    """Return the number of restarts of this job's processes by the elastic agent; 0 without an agent."""
-    return _number_or_none(os.environ, "TORCHELASTIC_RESTART_COUNT") or 0
-
-
 def first_host(node_list: str) -> str:
     """Return the first machine of a SLURM node list, such as `node[007-009,12],login1`."""
     return re.sub(r"\[(\w+)[^]]*]", r"\1", node_list).partition(",")[0]

@@ -28,6 +28,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from camshaft.strategies.launch import peers
 from camshaft.strategies.launch.flight_recorder import dump_collectives, nccl_dump
+from camshaft.strategies.launch.starts import has_agent_store
 
 _STATUS = 1
 _LONGEST_GRACE_SECONDS = 3.0
@@ -312,7 +313,7 @@ class FailureWatch:
 
     def _store_failure(self) -> Failure:
         """Return the failure that explains the loss of the store."""
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        if has_agent_store():
             return Failure(0, "the launcher's agent, which holds the store of the job, is gone or cannot be reached.")
         if self._has_first_rank_left:
             return Failure(0, "it ended, without an error, before this process.")

@@ -31,8 +31,9 @@ from torch.distributed.distributed_c10d import _get_default_store  # it has no p
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.processes import make_forks_safe
-from camshaft.strategies.launch.environment import ProcessEnvironment, restart_count
+from camshaft.strategies.launch.environment import ProcessEnvironment
 from camshaft.strategies.launch.failures import FailureWatch
+from camshaft.strategies.launch.starts import agree_on_start, has_agent_store, restart_count
 
 
 @define(eq=False)
@@ -143,8 +144,11 @@ def join_process_group(
         raise RuntimeError(must_be("process group", rule, found, "connect", action))
     _generation += 1
     store = _open_store(environment, timeout) if is_own else _get_default_store()
-    # All ranks join equally often, and a restarted job may get the same store again.
-    store = PrefixStore(f"camshaft/{restart_count()}/{environment.world_size}/{_generation}", store)
+    if environment.world_size > 1 and _generation == 1 and has_agent_store():
+        starts = PrefixStore("camshaft/starts", store)
+        agree_on_start(starts, environment.global_rank, environment.world_size, timeout)
+    # all ranks join equally often
+    store = PrefixStore(f"camshaft/{restart_count()}/{_generation}", store)
     watch = None
     if environment.world_size > 1 and not (dist.is_initialized() and dist.get_backend() == "fake"):
         watch = FailureWatch(PrefixStore("failures", store), environment.global_rank, environment.world_size, timeout)
