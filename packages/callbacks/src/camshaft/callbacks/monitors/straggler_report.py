@@ -62,8 +62,8 @@ class StragglerReport(Callback):
     collective. The times are then exchanged. Between samples no step has a barrier, an exchange or a synchronisation.
 
     If a rank is slower in a phase than the median rank, by at least a share of the step, rank 0 warns with its number,
-    host and phase, once while it stays so. Every sample is logged as "straggler/<phase>", the seconds by which the slowest rank exceeds the
-    median there. On accelerators a sampled step waits for the device at the borders of phases.
+    host and phase, once while it stays so. Every sample is logged as "straggler/<phase>", the seconds by which the
+    slowest rank exceeds the median there. On accelerators a sampled step waits for the device at the borders of phases.
 
     It is made for data parallelism: where ranks communicate inside of their forward and backward passes, as sharded
     ones do, these wait for each other there, so only data and hooks are told apart; `fit` warns of that. With a single
