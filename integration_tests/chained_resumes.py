@@ -238,6 +238,11 @@ def two_optimizers(parameters: Any) -> Any:
     return [torch.optim.SGD([first], lr=0.1), torch.optim.SGD(others, lr=0.1)]
 
 
+def in_reverse(parameters: Any) -> Any:
+    """The usual one, with its parameters in another order."""
+    return adamw(list(parameters)[::-1])
+
+
 SGD = partial(torch.optim.SGD, lr=0.1)
 LIMITED = {"limit_train_batches": 9, "num_samples": 80, "is_plain": True}
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true")
@@ -254,6 +259,7 @@ ROWS: dict[str, Row] = {
     "settings of an optimizer": changing({}, {"configure": partial(adamw, lr=0.5, weight_decay=0.5)}),
     "class of an optimizer": changing({}, {"configure": SGD}),
     "number of optimizers": changing({"configure": SGD}, {"configure": two_optimizers}),
+    "order of an optimizer's parameters": changing({}, {"configure": in_reverse}),
     "settings of a scheduler": changing(scheduling(STEP_LR), scheduling(partial(STEP_LR, gamma=0.5))),
     "`interval` of a scheduler": changing(scheduling(STEP_LR), scheduling(STEP_LR, interval="epoch")),
     "class of a scheduler": changing(scheduling(STEP_LR), scheduling(partial(CosineAnnealingLR, T_max=16))),

@@ -28,6 +28,8 @@ class Net(TrainingModule):
         self.log("loss", loss, on_epoch=True, prog_bar=True)
         return loss
 
+    validation_step = training_step
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.2)
 
@@ -42,6 +44,9 @@ trainer.fit(net, loader)
 print("after", trainer.current_epoch, trainer.world_size, sorted(trainer.callback_metrics))
 print("learned", bool((net.layer.weight - 1).abs().max() < 0.05), trainer.checkpoint_callback.best_model_path)
 """,
+    """
+trainer.validate(net, loader, verbose=False);
+""",
 ]
 
 
@@ -52,4 +57,5 @@ def test_two_processes_train_in_a_notebook_and_the_module_comes_back(tmp_path: P
     texts = ["".join(str(output) for output in cell["outputs"]) for cell in notebook.cells]
     assert "after 4 2 ['loss', 'loss_epoch', 'loss_step']" in texts[2]
     assert "learned True" in texts[2] and str(tmp_path / "checkpoints") in texts[2]
-    assert "loss" in texts[1], texts[1]  # the progress of rank 0 is shown
+    assert "loss" in texts[1] and "Validate" in texts[3], texts[1::2]  # the progress of rank 0 is shown
+    assert "process.py" not in texts[1], texts[1]  # a warning names the cell, not what forks the ranks

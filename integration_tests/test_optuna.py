@@ -81,6 +81,12 @@ def test_a_trial_behind_the_others_is_pruned() -> None:
     check(study_of(None, OptunaPruning))
 
 
+def test_a_study_in_place_of_its_trial_is_refused_before_training() -> None:
+    study = optuna.create_study()
+    with pytest.raises(InvalidArgumentError, match="`trial` must be a trial of Optuna on rank 0, but got <optuna"):
+        study_of(None, lambda trial, name: OptunaPruning(study, name))
+
+
 @pytest.mark.processes
 def test_two_ranks_end_a_trial_together(tmp_path: Path) -> None:
     check(study_of(f"sqlite:///{tmp_path}/study.db", OptunaPruning, devices=2, strategy="ddp_fork"))

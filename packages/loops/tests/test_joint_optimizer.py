@@ -134,7 +134,9 @@ def test_what_cannot_be_joined_is_refused() -> None:
         JointOptimizer(torch.optim.SGD(net.parameters()), muon)
     with pytest.raises(ValueError, match="at least one optimizer"):
         JointOptimizer()
-    with pytest.raises(TypeError, match=r"torch\.optim\.Optimizer objects"):
+    with pytest.raises(
+        TypeError, match=r"torch\.optim\.Optimizer objects, but got <class 'list'> \(type\).*JointOptimizer\(muon"
+    ):
         JointOptimizer(muon, [adamw])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="whose `step` needs no closure"):
         JointOptimizer(torch.optim.LBFGS(net.parameters()))

@@ -311,6 +311,25 @@ def test_another_class_with_the_same_settings_goes_on_with_a_warning() -> None:
         resumed(lambda module: OwnAdam(module.parameters()), saved_with(adam))
 
 
+def test_an_optimizer_with_its_parameters_in_another_order_goes_on_with_their_states() -> None:
+    def reverse(module: Any) -> Any:
+        return torch.optim.Adam(list(module.parameters())[::-1])
+
+    whole, stopped = (seeded(Net, lambda module: torch.optim.Adam(module.parameters())) for _ in range(2))
+    BareTrainer(whole, max_epochs=2).fit(Sized(make_batches(2)))
+    saving = hooked(on_train_epoch_end=lambda trainer, module: trainer.save_checkpoint("epoch"))
+    checkpoint = BareTrainer(stopped, callbacks=[saving], max_epochs=1).fit(Sized(make_batches(2))).load("epoch")
+    going_on = seeded(Net, reverse)
+    BareTrainer(going_on, max_epochs=2).fit(Sized(make_batches(2)), checkpoint=checkpoint)
+    assert same_bits(weights(whole), weights(going_on))
+
+
+def test_the_state_of_other_parameters_is_warned_of() -> None:
+    checkpoint = saved_with(lambda module: torch.optim.SGD([module.layer.bias, module.head.weight], lr=0.1))
+    with pytest.warns(UserWarning, match=r"of other parameters.* that of 'head\.weight' for 'head\.bias', and so on"):
+        resumed(lambda module: torch.optim.SGD([module.layer.bias, module.head.bias], lr=0.1), checkpoint)
+
+
 @pytest.mark.parametrize("limit", [{"max_steps": 4}, {"max_epochs": 1}, {"should_stop": True}], ids=str)
 def test_a_generator_goes_on_from_an_epochs_end_where_training_stopped(limit: dict[str, Any]) -> None:
     def train(checkpoint: Any = None, should_stop: bool = False, **limits: Any) -> BareTrainer:

@@ -68,18 +68,25 @@ def test_split_weights_are_read_by_their_index(tmp_path: Path) -> None:
 def test_hugging_faces_library_loads_what_was_written(tmp_path: Path, max_shard_bytes: int | None) -> None:
     hub = pytest.importorskip("huggingface_hub")
     model, other = (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)) for _ in range(2))
-    write_checkpoint({"state_dict": model.state_dict()}, tmp_path / "all.ckpt")
-    export_safetensors(tmp_path / "all.ckpt", tmp_path / "hub/model.safetensors", max_shard_bytes)
+    weights = {"head.weight": torch.ones(9), **{f"model.{name}": value for name, value in model.state_dict().items()}}
+    write_checkpoint({"state_dict": weights}, tmp_path / "all.ckpt")
+    export_safetensors(tmp_path / "all.ckpt", tmp_path / "hub/model.safetensors", max_shard_bytes, prefix="model.")
     hub.load_torch_model(other, tmp_path / "hub")
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_a_size_of_files_that_has_no_meaning_is_refused(tmp_path: Path) -> None:
+def test_a_size_or_prefix_that_has_no_meaning_is_refused(tmp_path: Path) -> None:
     write_checkpoint({"state_dict": {"a": torch.ones(1)}}, tmp_path / "all.ckpt")
-    with pytest.raises(ValueError, match="`max_shard_bytes` must be positive, but got 0"):
-        consolidate_checkpoint(tmp_path / "all.ckpt", tmp_path / "a.safetensors", 0)
-    with pytest.raises(ValueError, match="`max_shard_bytes` must be None where the target is no safetensors file"):
-        consolidate_checkpoint(tmp_path / "all.ckpt", tmp_path / "a.ckpt", 9)
+    source, target = tmp_path / "all.ckpt", tmp_path / "a.safetensors"
+    with pytest.raises(ValueError, match="`max_shard_bytes` must be a positive int, but got 0"):
+        consolidate_checkpoint(source, target, 0)
+    with pytest.raises(TypeError, match="`max_shard_bytes` must be a positive int, but got '5GB'"):
+        consolidate_checkpoint(source, target, "5GB")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"`prefix` must be that of a weight in .*, such as 'a', but got 'model\.'"):
+        consolidate_checkpoint(source, target, prefix="model.")
+    for name, value in (("max_shard_bytes", 9), ("prefix", "a")):
+        with pytest.raises(ValueError, match=f"`{name}` must be left out where the target is no safetensors file"):
+            consolidate_checkpoint(source, tmp_path / "a.ckpt", **{name: value})  # type: ignore[arg-type]
 
 
 def test_tied_and_overlapping_weights_are_written_under_each_name(tmp_path: Path) -> None:

@@ -34,9 +34,11 @@ class Net(TrainingModule):
 LOADER = DataLoader(torch.ones(8, 2), batch_size=2)  # type: ignore[arg-type]
 
 
-def summary(capsys: pytest.CaptureFixture[str], tmp_path: Path, **arguments: Any) -> dict[str, str]:
+def summary(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, ckpt_path: str | None = None, **arguments: Any
+) -> dict[str, str]:
     trainer = Trainer(default_root_dir=tmp_path, **arguments)
-    trainer.fit(Net(), LOADER, LOADER)
+    trainer.fit(Net(), LOADER, LOADER, ckpt_path=ckpt_path)
     lines = [line for line in capsys.readouterr().out.splitlines() if not re.match("Epoch|Sanity|  ", line)]
     return dict(re.split(r"  +", line, maxsplit=1) for line in lines if "  " in line)
 
@@ -72,7 +74,9 @@ def test_what_was_trained_and_where_the_best_is(capsys: pytest.CaptureFixture[st
     told = summary(capsys, tmp_path, max_epochs=3, callbacks=[best, ModelCheckpoint(filename="last-{epoch}")])
     assert re.fullmatch(r"3 epochs, 12 updates in [\d.]+ s \([\d.]+ updates/s, validation included\)", told["trained"])
     assert told["best val_loss"] == f"{float(best.best_model_score):.6g}, in {best.best_model_path}"  # type: ignore[arg-type]
-    assert told["checkpoint"].endswith("last-epoch=2.ckpt")
+    assert told["checkpoint"].endswith("last-epoch=2.ckpt") and "resumed" not in told
+    saving = ModelCheckpoint(told["checkpoint"].rpartition("/")[0], filename="last-{epoch}")
+    assert summary(capsys, tmp_path, "last", max_epochs=4, callbacks=saving)["resumed"] == told["checkpoint"]
 
 
 @pytest.mark.parametrize("arguments", [{"enable_progress_bar": False}, {"fast_dev_run": True}, {"barebones": True}])

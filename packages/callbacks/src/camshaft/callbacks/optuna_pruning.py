@@ -31,7 +31,7 @@ class OptunaPruning(Callback):
 
     Raises:
         InvalidArgumentError: When fit begins, if rank 0 has no trial, or its storage is in the memory of a process that
-            has forked this one.
+            has forked this one, or another rank has one with other hyperparameters.
         MissingMetricError: At the first report, if `monitor` has not been logged.
         optuna.TrialPruned: Out of `fit`, if the trial is pruned.
     """
@@ -48,8 +48,14 @@ class OptunaPruning(Callback):
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check the trial, on rank 0. Collective."""
         self._is_fitting = stage == "fit"
-        if self._is_fitting:
-            from_rank_zero(trainer.strategy, self._prepare)
+        if not self._is_fitting:
+            return
+        from_rank_zero(trainer.strategy, self._prepare)
+        first, *others = trainer.strategy.all_gather(getattr(self._trial, "params", None))
+        unlike = [params for params in others if params not in (None, first)]
+        if unlike:
+            rule, action = f"that of rank 0, {first}, or None on other ranks", 'Pass strategy="ddp_fork" to `Trainer`.'
+            raise InvalidArgumentError("trial", rule, unlike[0], self, action)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Report here if validation runs once per epoch or not at all. Collective."""
@@ -62,8 +68,9 @@ class OptunaPruning(Callback):
             self._report(trainer, trainer.global_step)
 
     def _prepare(self) -> None:
-        if self._trial is None:
-            raise InvalidArgumentError("trial", "a trial on rank 0", None, self, "Pass the one of the objective.")
+        if not hasattr(self._trial, "should_prune"):
+            action = "Pass the argument of the objective."
+            raise InvalidArgumentError("trial", "a trial of Optuna on rank 0", self._trial, self, action)
         if os.getpid() == self._process_id or not hasattr(self._trial, "storage"):
             return
         from optuna.storages import InMemoryStorage

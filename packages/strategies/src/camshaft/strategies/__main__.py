@@ -23,6 +23,7 @@ with everything in it, which any strategy reads. The suffix .safetensors chooses
 
 With --max-shard-bytes 5000000000 larger weights become model-00001-of-00003.safetensors, ... and
 model.safetensors.index.json, as libraries of Hugging Face read them. SRC may be such an index.
+With --prefix model. only weights with such names are written, without it: those of the part `self.model`.
 
 It runs in one process and needs memory for the whole checkpoint. DST is written to a temporary file and
 renamed, so that it is complete or absent; an existing file is replaced."""
@@ -46,9 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     consolidating.add_argument("target", metavar="DST", help="the file to write")
     size = "size of a .safetensors file above which the weights are split"
     consolidating.add_argument("--max-shard-bytes", metavar="N", type=int, help=size)
+    consolidating.add_argument(
+        "--prefix", default="", help="beginning of the names of weights to write, left out there"
+    )
     parsed = parser.parse_args(arguments)
     try:
-        consolidate_checkpoint(parsed.source, parsed.target, parsed.max_shard_bytes)
+        consolidate_checkpoint(parsed.source, parsed.target, parsed.max_shard_bytes, parsed.prefix)
     except (CheckpointError, OSError, ValueError, TypeError, ModuleNotFoundError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return _EXIT_ERROR

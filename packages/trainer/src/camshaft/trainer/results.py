@@ -44,12 +44,13 @@ def _format(value: float | None) -> str:
 
 
 def fit_summary(trainer: Any) -> str:
-    """Return a summary of a fit: why it ended, amount and speed of training, best checkpoints; a line each.
+    """Return a summary of a fit: what it resumed, why it ended, amount and speed, best checkpoints; a line each.
 
     Lines that are wider than the terminal break between words, and a path that is wider between its folders. A callback
     that stopped it says why in its attribute `stopping_reason_message`, as `EarlyStopping` does.
     """
-    rows = [("fit ended", _reason(trainer)), ("trained", _amount(trainer)), *_checkpoints(trainer)]
+    resumed = [] if trainer.ckpt_path is None else [("resumed", str(trainer.ckpt_path))]
+    rows = [*resumed, ("fit ended", _reason(trainer)), ("trained", _amount(trainer)), *_checkpoints(trainer)]
     width = max(len(label) for label, _ in rows)
     columns = get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     wrap = _PathWrapper(columns, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False)

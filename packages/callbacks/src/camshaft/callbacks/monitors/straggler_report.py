@@ -62,8 +62,8 @@ class StragglerReport(Callback):
     collective. The times are then exchanged. Between samples no step has a barrier, an exchange or a synchronisation.
 
     If a rank is slower in a phase than the median rank, by at least a share of the step, rank 0 warns with its number,
-    host and phase. Every sample is logged as "straggler/<phase>", the seconds by which the slowest rank exceeds the
-    median there. On accelerators a sampled step waits for the device at the borders of phases.
+    host and phase, once while it stays so. Every sample is logged as "straggler/<phase>", the seconds by which the
+    slowest rank exceeds the median there. On accelerators a sampled step waits for the device at the borders of phases.
 
     It is made for data parallelism: where ranks communicate inside of their forward and backward passes, as sharded
     ones do, these wait for each other there, so only data and hooks are told apart; `fit` warns of that. With a single
@@ -90,6 +90,7 @@ class StragglerReport(Callback):
     _trainer: Any = attrs.field(default=None, init=False)  # while several processes train
     _next_step: float = attrs.field(default=math.inf, init=False)
     _sample: _Sample | None = attrs.field(default=None, init=False)
+    _warned_of: tuple[int, str] | None = attrs.field(default=None, init=False)  # rank and phase
 
     def __attrs_post_init__(self) -> None:
         super().__init__()
@@ -123,7 +124,7 @@ class StragglerReport(Callback):
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Watch the wait for data, if there are several processes."""
-        self._trainer = self._sample = None
+        self._trainer = self._sample = self._warned_of = None
         if trainer.strategy.world_size == 1:
             return
         watch_data(trainer, self, self._ask, self._receive)
@@ -184,7 +185,9 @@ class StragglerReport(Callback):
         if not trainer.is_global_zero:
             return
         log_to_all(trainer, {f"straggler/{phase}": _lag(found.times[phase]) for phase in PHASES}, found.step)
-        if found.seconds >= self.threshold * found.step_seconds:
+        slowest = (found.rank, found.phase) if found.seconds >= self.threshold * found.step_seconds else None
+        is_known, self._warned_of = slowest == self._warned_of, slowest
+        if slowest is not None and not is_known:
             warn_user(
                 f"Ranks wait for rank {found.rank} on {found.node} in its phase {found.phase!r}: "
                 f"{found.seconds * 1000:.1f} ms of the {found.step_seconds * 1000:.1f} ms of step {found.step}. "

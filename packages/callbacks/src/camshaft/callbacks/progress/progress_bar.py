@@ -163,12 +163,16 @@ class ProgressBar(Callback):
         self._next_look_seconds = math.inf
         self._next_draw_seconds = 0.0
 
-    def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin a training bar."""
+    def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin the training bar of an epoch that is resumed inside, which has no `on_train_epoch_start`."""
         self._train = self._begin("train")
-        self._draw_if_due(trainer, module)
         # The first batch is always looked at: a resumed epoch starts in its middle.
         self._next_look_seconds = 0.0 if self._is_shown else math.inf
+
+    def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin a training bar."""
+        self.on_train_start(trainer, module)
+        self._draw_if_due(trainer, module)
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int

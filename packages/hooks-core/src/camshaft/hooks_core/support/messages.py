@@ -39,11 +39,14 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=stacklevel)
 
 
+_BETWEEN = ("camshaft", "contextlib", "multiprocessing")  # the last where ranks are forks
+
+
 def _is_own(frame: FrameType) -> bool:
-    """Return whether a frame is camshaft's: its modules, functions that dispatch generates, or `contextlib` between."""
+    """Return whether a frame is camshaft's: its modules, functions that dispatch generates, or what calls between."""
     if frame.f_code.co_filename.startswith("<camshaft "):
         return True
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("camshaft", "contextlib")
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _BETWEEN
 
 
 _MARK = "Raised in hook "

@@ -19,6 +19,7 @@ from camshaft.loops.fit.resume import (
     classes_of,
     first_settings,
     gradients_of,
+    parameters_of,
     rank_state,
     restore_moment,
     restore_position,
@@ -296,12 +297,13 @@ class FitRun:
 
         Returns:
             "fit" (the position in the data and the origin of its loaders, the accumulation window with its gradients,
-            metrics, classes and first settings of optimizers and schedulers) and "rng".
+            metrics, classes and first settings of optimizers and schedulers, names of parameters) and "rng".
         """
         state = self._state(run)
         schedulers = [config.scheduler for config in self.configured.schedulers]
         classes = {
             "optimizer_classes": classes_of(self.configured.optimizers),
+            "optimizer_parameters": parameters_of(self.configured.optimizers, self._run.module),
             "scheduler_classes": classes_of(schedulers),
         }
         state = {**state, "fit": state["fit"] | classes | {"settings": self._settings}}

@@ -202,11 +202,15 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
             rule, action = f"that of the checkpoint ({len(states)})", "Configure as many, or fit without `ckpt_path`."
             raise ValueError(must_be(f"number of {what}", rule, len(owners), "configure_optimizers", action))
     classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(optimizers)
-    for optimizer, state, saved_class in zip(optimizers, optimizer_states, classes, strict=True):
+    own_names = parameters_of(optimizers, run.module)
+    names = checkpoint["fit"].get("optimizer_parameters") or own_names
+    for idx, (optimizer, state, saved_class) in enumerate(zip(optimizers, optimizer_states, classes, strict=True)):
         groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
         own, saved = _names_of_settings(optimizer.param_groups), _names_of_settings(groups)
         is_other = bool(own - saved and saved - own) if saved_class is None else own != saved
         _check_class("optimizer", optimizer, saved_class, saved - own, is_other=is_other)
+        if names[idx] != own_names[idx]:
+            state = _by_names(state, names[idx], own_names[idx], warns=run.strategy.global_rank == 0)
         run.strategy.load_optimizer_state(optimizer, state)
     classes = checkpoint["fit"].get("scheduler_classes") or [None] * len(schedulers)
     for scheduler, state, saved_class in zip(schedulers, scheduler_states, classes, strict=True):
@@ -241,6 +245,27 @@ def _check_class(
             f"The state of {saved_class} in the checkpoint is loaded into {own_class} of configure_optimizers, which "
             "has the same settings; those of the checkpoint count. Configure the class of the checkpoint to be sure."
         )
+
+
+def _by_names(state: Any, saved: list[Any], own: list[Any], *, warns: bool) -> Any:
+    """Return an optimizer's state with the parameters in its own order, or as it is, with a warning, if it has others.
+
+    An optimizer takes the states of parameters by their places, so those of a module that declares its parts in another
+    order would go to wrong ones.
+    """
+    if set(saved) == set(own) and None not in own and isinstance(state, Mapping):
+        places = dict(zip(saved, (place for group in state["param_groups"] for place in group["params"]), strict=True))
+        names = iter(own)
+        groups = [{**one, "params": [places[next(names)] for _ in one["params"]]} for one in state["param_groups"]]
+        return {**state, "param_groups": groups}
+    unlike = next(((before, now) for before, now in zip(saved, own, strict=False) if before != now), None)
+    if unlike is not None and warns:
+        warn_user(
+            "The optimizer's state in the checkpoint is of other parameters. It is taken by their places: that of "
+            f"{unlike[0]!r} for {unlike[1]!r}, and so on. Unless they were only renamed, load the weights alone, by "
+            "`load_from_checkpoint`, and fit without `ckpt_path`."
+        )
+    return state
 
 
 def _names_of_settings(groups: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -382,6 +407,12 @@ def gradients_of(run: Run) -> dict[Any, Any]:
     getattr(run.strategy, "collect_gradients", no_op)()
     named = run.module.named_parameters()
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}
+
+
+def parameters_of(optimizers: Sequence[Any], module: nn.Module) -> list[list[str | None]]:
+    """Return the names of each optimizer's parameters, in its order, as a checkpoint keeps them."""
+    names = {id(one): name for name, one in module.named_parameters()}
+    return [[names.get(id(one)) for group in each.param_groups for one in group["params"]] for each in optimizers]
 
 
 def classes_of(owners: Sequence[Any]) -> list[str]:

@@ -153,7 +153,8 @@ def _check_parts(optimizers: tuple[Optimizer, ...]) -> None:
         raise ValueError(must_be("optimizers", "at least one optimizer", optimizers, _WHERE, "Pass the optimizers."))
     for one in optimizers:
         if not isinstance(one, Optimizer):
-            raise TypeError(must_be("optimizers", "torch.optim.Optimizer objects", one, _WHERE, "Pass only these."))
+            action = "Pass each as an argument of its own: JointOptimizer(muon, adamw)."
+            raise TypeError(must_be("optimizers", "torch.optim.Optimizer objects", type(one), _WHERE, action))
         if needs_closure(one):
             rule, action = "optimizers whose `step` needs no closure", "Leave it out, or optimize by hand."
             raise TypeError(must_be("optimizers", rule, one, _WHERE, action))

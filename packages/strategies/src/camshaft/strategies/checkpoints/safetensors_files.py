@@ -25,7 +25,10 @@ INDEX_SUFFIX = f"{SUFFIX}.index.json"
 
 
 def consolidate_checkpoint(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], max_shard_bytes: int | None = None
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    max_shard_bytes: int | None = None,
+    prefix: str = "",
 ) -> None:
     """Write a checkpoint as one file, durably. Not collective; needs memory for the whole checkpoint.
 
@@ -34,12 +37,13 @@ def consolidate_checkpoint(
             several, by its suffix, becomes a checkpoint with these weights only.
         target: The file; an earlier one is replaced. With the suffix `.safetensors` it gets the weights only.
         max_shard_bytes: See `export_safetensors`.
+        prefix: Likewise.
 
     Raises:
         FileNotFoundError, CheckpointError: If the source cannot be read.
         IsADirectoryError: If the target is a directory.
         ValueError: If both are safetensors files, or weights are to be exported and there are none, or
-            `max_shard_bytes` is given for another target.
+            `max_shard_bytes` or `prefix` is given for another target.
         FileExistsError: As `export_safetensors`.
         ModuleNotFoundError: If safetensors is needed and not installed.
         OSError: If the disk refuses.
@@ -50,19 +54,23 @@ def consolidate_checkpoint(
     if imports and exports:
         rule = "a checkpoint file where the source is a safetensors file"
         raise ValueError(must_be("target", rule, os.fspath(target), "consolidate_checkpoint", "Copy the file."))
-    if max_shard_bytes is not None and not exports:
-        rule = "None where the target is no safetensors file"
-        raise ValueError(must_be("max_shard_bytes", rule, max_shard_bytes, "consolidate_checkpoint", "Leave it out."))
+    for name, value in () if exports else (("max_shard_bytes", max_shard_bytes), ("prefix", prefix)):
+        if value not in (None, ""):
+            rule = "left out where the target is no safetensors file"
+            raise ValueError(must_be(name, rule, value, "consolidate_checkpoint", "Leave it out."))
     if imports:
         import_safetensors(source, target)
     elif exports:
-        export_safetensors(source, target, max_shard_bytes)
+        export_safetensors(source, target, max_shard_bytes, prefix)
     else:
         write_checkpoint(read_checkpoint(source), target)
 
 
 def export_safetensors(
-    checkpoint_path: str | os.PathLike[str], path: str | os.PathLike[str], max_shard_bytes: int | None = None
+    checkpoint_path: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    max_shard_bytes: int | None = None,
+    prefix: str = "",
 ) -> None:
     """Write the weights of a checkpoint, its `state_dict`, as a safetensors file, or several with an index, durably.
 
@@ -75,21 +83,27 @@ def export_safetensors(
         max_shard_bytes: Size above which the weights are split: "model.safetensors" becomes
             "model-00001-of-00003.safetensors" and so on, and last "model.safetensors.index.json", as Hugging Face's
             libraries read them. A larger weight has a file of its own. None writes one file.
+        prefix: Weights whose names begin so are written, by the rest of their names: with "model." those of the part
+            `self.model` of a module, as its own class loads them.
 
     Raises:
         FileNotFoundError, CheckpointError: If the checkpoint cannot be read.
-        ValueError: If it has no `state_dict`, or one with anything but tensors that safetensors can write, or
-            `max_shard_bytes` is not positive.
+        TypeError, ValueError: If it has no `state_dict`, or one with anything but tensors that safetensors can write,
+            or no name begins with `prefix`, or `max_shard_bytes` is no positive int.
         FileExistsError: If the weights are split, and there is a file at `path`, which readers would prefer.
         ModuleNotFoundError: If safetensors is not installed.
         OSError: If the disk refuses.
     """
     safetensors = _import_safetensors()
-    if max_shard_bytes is not None and max_shard_bytes < 1:
-        action = "Pass 5_000_000_000, say."
-        raise ValueError(must_be("max_shard_bytes", "positive", max_shard_bytes, "export_safetensors", action))
+    if max_shard_bytes is not None and (not isinstance(max_shard_bytes, int) or max_shard_bytes < 1):
+        action, kind = "Pass 5_000_000_000, say.", ValueError if isinstance(max_shard_bytes, int) else TypeError
+        raise kind(must_be("max_shard_bytes", "a positive int", max_shard_bytes, "export_safetensors", action))
     file = os.fspath(checkpoint_path)
-    weights = _weights_of(read_checkpoint(checkpoint_path), file)
+    every = _weights_of(read_checkpoint(checkpoint_path), file)
+    weights = {name[len(prefix) :]: weight for name, weight in every.items() if name.startswith(prefix)}
+    if every and not weights:
+        rule, action = f"that of a weight in {file!r}, such as {next(iter(every))!r}", "Take it from one of the names."
+        raise ValueError(must_be("prefix", rule, prefix, "export_safetensors", action))
     with _explained(file):
         weights = _without_sharing(weights)
     shards = list(_shards(weights, max_shard_bytes))

@@ -158,6 +158,7 @@ def _run_rank(variables: dict[str, str], num_threads: int, function: Callable[[]
     signal.signal(signal.SIGINT, _interrupt_once)
     os.environ.update(variables)
     torch.set_num_threads(num_threads)
+    _display_in_notebook()
     try:
         value = function()
         message = pickle.dumps(_Outcome(value if variables["RANK"] == "0" else None))
@@ -165,6 +166,15 @@ def _run_rank(variables: dict[str, str], num_threads: int, function: Callable[[]
         message = _as_message(error)
     connection.send_bytes(message)
     leave_process_group()
+
+
+def _display_in_notebook() -> None:
+    """Let a notebook show what this fork displays: ipykernel drops it until the fork has printed something."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    session = getattr(getattr(shell, "display_pub", None), "session", None)
+    if session is not None:
+        session.pid = os.getpid()
 
 
 def _as_message(error: BaseException) -> bytes:
