@@ -95,7 +95,7 @@ def run_ranks(
         num_processes: How many; only passed to the script (as `NUM_PROCESSES`) where it starts them itself ("bare").
         launcher: "forked" is the cheapest: processes that are forked after torch was imported, see forked_ranks.py;
             "torchrun"; "bare" is `python script.py`; "slurm" is what `srun` does: one process a rank, with SLURM's
-            variables and nobody who watches over them. Agents of torchrun and ranks of SLURM are forked likewise,
+            variables and nobody who watches over them. They, and what an agent in them starts, are forked likewise,
             unless they have disks of their own.
         timeout: After so many seconds everything is killed and the test fails.
         env: Environment variables for the processes, beyond this process's without those of launchers.
@@ -117,7 +117,7 @@ def run_ranks(
             clean_environment() | {_REPORTS: str(reports), "NUM_PROCESSES": str(num_processes)} | dict(env or {})
         )
         command = [sys.executable, str(script), *map(str, args)]
-        is_forked = launcher != "bare" and disks is None
+        is_forked = disks is None
         if launcher == "forked":
             command[:1] = [str(num_processes), str(free_port())]
         elif launcher == "torchrun":
@@ -148,6 +148,27 @@ def run_ranks(
         exit_code = next((code for code in exit_codes if code), 0)
         by_rank = [_read_reports(reports / str(rank)) for rank in range(num_processes)]
     return Outcome(exit_code, exit_codes, text, by_rank, seconds)
+
+
+def run_python(
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 240.0
+) -> subprocess.CompletedProcess[str]:
+    """Run `python SCRIPT ...` or `python -m MODULE ...` in a process that is forked, as ranks are.
+
+    Args:
+        arguments: The script, or -m and a module, and its arguments.
+        cwd: The folder in which it runs; None takes this process's.
+        env: Environment variables beyond this process's, without those of launchers.
+        timeout: After so many seconds it is killed and the test fails.
+    """
+    command = ["1", "", *map(str, arguments)]
+    environment = clean_environment() | dict(env or {})
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = ForkedRanks(command, environment, output.fileno(), errors=errors.fileno(), directory=cwd)
+        exit_codes = _wait([process], timeout)
+        texts = [file.read() for file in (output, errors) if file.seek(0) == 0]
+    assert exit_codes is not None, f"still running after {timeout} s; killed. Its output:\n{''.join(texts)}"
+    return subprocess.CompletedProcess(command[2:], exit_codes[0], *texts)
 
 
 def free_port() -> int:
@@ -227,21 +248,33 @@ class ForkedRanks:
             a port nothing says the ranks who they are.
         environment: The ranks' environment variables; those that Python reads at its start are read once, at the first.
         output: Descriptor of the file that stdout and stderr go to.
+        errors: That of another file for stderr.
+        directory: The current one of the ranks; None takes this process's.
         imports: Modules that the process has imported, too.
     """
 
     def __init__(
-        self, command: list[str], environment: dict[str, str], output: int, *, imports: Sequence[str] = ()
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        output: int,
+        *,
+        errors: int | None = None,
+        directory: Path | None = None,
+        imports: Sequence[str] = (),
     ) -> None:
         self._command = command
         self._exit_code: int | None = None
         self._status, theirs = socket.socketpair()
-        request = {"command": command, "environment": environment, "directory": os.getcwd()}
+        where = os.getcwd() if directory is None else str(directory)
+        request = {"command": command, "environment": environment, "directory": where}
         with theirs, tempfile.TemporaryFile() as file:
             file.write(json.dumps(request).encode())
             file.seek(0)
             server = _forking_process(*((str(Path(command[2]).parent), *imports) if imports else ()))[0]
-            socket.send_fds(server, [b"start"], [file.fileno(), output, theirs.fileno()])
+            socket.send_fds(
+                server, [b"start"], [file.fileno(), theirs.fileno(), output, output if errors is None else errors]
+            )
         self.pid = int(self._status.recv(16))
 
     def wait(self, timeout: float | None = None) -> int:
