@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import json
 import os
 import pickle
 import signal
@@ -18,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from forked_children import ask, start_by
 
 Process: TypeAlias = "ForkedRanks | subprocess.Popen[bytes]"
 Launcher = Literal["forked", "torchrun", "bare", "slurm"]
@@ -150,25 +151,18 @@ def run_ranks(
     return Outcome(exit_code, exit_codes, text, by_rank, seconds)
 
 
-def run_python(
-    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 240.0
-) -> subprocess.CompletedProcess[str]:
-    """Run `python SCRIPT ...` or `python -m MODULE ...` in a process that is forked, as ranks are.
+@contextlib.contextmanager
+def forking_python() -> Iterator[None]:
+    """Fork the Python processes that tests start meanwhile, as ranks are forked, rather than start them anew.
 
-    Args:
-        arguments: The script, or -m and a module, and its arguments.
-        cwd: The folder in which it runs; None takes this process's.
-        env: Environment variables beyond this process's, without those of launchers.
-        timeout: After so many seconds it is killed and the test fails.
+    A process that has other options than -m, -c and -u is started anew. It is for tests that ask what a program does,
+    not for those that ask what it imports.
     """
-    command = ["1", "", *map(str, arguments)]
-    environment = clean_environment() | dict(env or {})
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = ForkedRanks(command, environment, output.fileno(), errors=errors.fileno(), directory=cwd)
-        exit_codes = _wait([process], timeout)
-        texts = [file.read() for file in (output, errors) if file.seek(0) == 0]
-    assert exit_codes is not None, f"still running after {timeout} s; killed. Its output:\n{''.join(texts)}"
-    return subprocess.CompletedProcess(command[2:], exit_codes[0], *texts)
+    undo = start_by(_forking_process()[0])
+    try:
+        yield
+    finally:
+        undo()
 
 
 def free_port() -> int:
@@ -248,33 +242,17 @@ class ForkedRanks:
             a port nothing says the ranks who they are.
         environment: The ranks' environment variables; those that Python reads at its start are read once, at the first.
         output: Descriptor of the file that stdout and stderr go to.
-        errors: That of another file for stderr.
-        directory: The current one of the ranks; None takes this process's.
         imports: Modules that the process has imported, too.
     """
 
     def __init__(
-        self,
-        command: list[str],
-        environment: dict[str, str],
-        output: int,
-        *,
-        errors: int | None = None,
-        directory: Path | None = None,
-        imports: Sequence[str] = (),
+        self, command: list[str], environment: dict[str, str], output: int, *, imports: Sequence[str] = ()
     ) -> None:
         self._command = command
         self._exit_code: int | None = None
-        self._status, theirs = socket.socketpair()
-        where = os.getcwd() if directory is None else str(directory)
-        request = {"command": command, "environment": environment, "directory": where}
-        with theirs, tempfile.TemporaryFile() as file:
-            file.write(json.dumps(request).encode())
-            file.seek(0)
-            server = _forking_process(*((str(Path(command[2]).parent), *imports) if imports else ()))[0]
-            socket.send_fds(
-                server, [b"start"], [file.fileno(), theirs.fileno(), output, output if errors is None else errors]
-            )
+        request = {"command": command, "environment": environment, "directory": os.getcwd()}
+        server = _forking_process(*((str(Path(command[2]).parent), *imports) if imports else ()))[0]
+        self._status = ask(server, request, [output, output])
         self.pid = int(self._status.recv(16))
 
     def wait(self, timeout: float | None = None) -> int:
