@@ -146,6 +146,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
+def forked_python() -> Iterator[None]:
+    """Fork the Python processes that a test starts from one that has imported torch."""
+    with importlib.import_module("launching").forking_python():
+        yield
+
+
+@pytest.fixture
 def interruptible() -> Iterator[None]:
     """Let SIGINT interrupt this process, also where it was started in the background and ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

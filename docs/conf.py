@@ -6,7 +6,12 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS / "_extensions"))
+sys.path[:0] = [str(DOCS / "_extensions"), str(DOCS.parent / "test_support")]
+
+from launching import forking_python  # noqa: E402
+
+_forking = forking_python()  # programs that pages and tutorials start: dozens, of which each would import torch anew
+_forking.__enter__()
 
 project = "camshaft"
 author = "the camshaft authors"

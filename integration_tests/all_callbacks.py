@@ -138,7 +138,6 @@ def make_trainer(folder: Path, max_epochs: int, **arguments: Any) -> Trainer:
         max_epochs=max_epochs,
         logger=loggers,
         callbacks=make_callbacks(folder),
-        report=folder / "report",
         default_root_dir=folder,
         log_every_n_steps=2,
         profiler=PyTorchProfiler(folder / "profiles", record_module_names=False),
@@ -160,4 +159,5 @@ def train(folder: Path, max_epochs: int, ckpt_path: str | None, **arguments: Any
 if __name__ == "__main__":
     max_epochs, *places = sys.argv[1:]
     for folder, checkpoint in zip_longest(places[::2], places[1::2]):
-        report(train(Path(folder), int(max_epochs), checkpoint, accelerator="cpu"))
+        pictures = None if checkpoint else Path(folder, "report")  # to draw them takes as long as to train
+        report(train(Path(folder), int(max_epochs), checkpoint, accelerator="cpu", report=pictures))

@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from launching import Launcher, run_ranks
+from launching import Launcher, forking_python, run_ranks
 
 from camshaft.strategies import read_checkpoint
 
@@ -18,8 +19,9 @@ ROOT = Path(__file__).parent.parent
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=180)
+def run(*arguments: str, cwd: Path, is_forked: bool = True) -> subprocess.CompletedProcess[str]:
+    with forking_python() if is_forked else nullcontext():
+        return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=180)
 
 
 def test_the_quickstart_trains_a_model(tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_the_custom_trainer_runs_without_torch(tmp_path: Path) -> None:
         runpy.run_path({str(ROOT / "examples/custom_trainer.py")!r}, run_name="__main__")
         """
     )
-    done = run("-c", without_torch, cwd=tmp_path)
+    done = run("-c", without_torch, cwd=tmp_path, is_forked=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("passed    fit ") == 1
 

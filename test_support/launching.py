@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import json
 import os
 import pickle
 import signal
@@ -18,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from forked_children import ask, start_by
 
 Process: TypeAlias = "ForkedRanks | subprocess.Popen[bytes]"
 Launcher = Literal["forked", "torchrun", "bare", "slurm"]
@@ -95,7 +96,7 @@ def run_ranks(
         num_processes: How many; only passed to the script (as `NUM_PROCESSES`) where it starts them itself ("bare").
         launcher: "forked" is the cheapest: processes that are forked after torch was imported, see forked_ranks.py;
             "torchrun"; "bare" is `python script.py`; "slurm" is what `srun` does: one process a rank, with SLURM's
-            variables and nobody who watches over them. Agents of torchrun and ranks of SLURM are forked likewise,
+            variables and nobody who watches over them. They, and what an agent in them starts, are forked likewise,
             unless they have disks of their own.
         timeout: After so many seconds everything is killed and the test fails.
         env: Environment variables for the processes, beyond this process's without those of launchers.
@@ -117,7 +118,7 @@ def run_ranks(
             clean_environment() | {_REPORTS: str(reports), "NUM_PROCESSES": str(num_processes)} | dict(env or {})
         )
         command = [sys.executable, str(script), *map(str, args)]
-        is_forked = launcher != "bare" and disks is None
+        is_forked = disks is None
         if launcher == "forked":
             command[:1] = [str(num_processes), str(free_port())]
         elif launcher == "torchrun":
@@ -148,6 +149,20 @@ def run_ranks(
         exit_code = next((code for code in exit_codes if code), 0)
         by_rank = [_read_reports(reports / str(rank)) for rank in range(num_processes)]
     return Outcome(exit_code, exit_codes, text, by_rank, seconds)
+
+
+@contextlib.contextmanager
+def forking_python() -> Iterator[None]:
+    """Fork the Python processes that tests start meanwhile, as ranks are forked, rather than start them anew.
+
+    A process that has other options than -m, -c and -u is started anew. It is for tests that ask what a program does,
+    not for those that ask what it imports.
+    """
+    undo = start_by(_forking_process()[0])
+    try:
+        yield
+    finally:
+        undo()
 
 
 def free_port() -> int:
@@ -235,13 +250,9 @@ class ForkedRanks:
     ) -> None:
         self._command = command
         self._exit_code: int | None = None
-        self._status, theirs = socket.socketpair()
         request = {"command": command, "environment": environment, "directory": os.getcwd()}
-        with theirs, tempfile.TemporaryFile() as file:
-            file.write(json.dumps(request).encode())
-            file.seek(0)
-            server = _forking_process(*((str(Path(command[2]).parent), *imports) if imports else ()))[0]
-            socket.send_fds(server, [b"start"], [file.fileno(), output, theirs.fileno()])
+        server = _forking_process(*((str(Path(command[2]).parent), *imports) if imports else ()))[0]
+        self._status = ask(server, request, [output, output])
         self.pid = int(self._status.recv(16))
 
     def wait(self, timeout: float | None = None) -> int:

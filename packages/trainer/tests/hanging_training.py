@@ -38,6 +38,7 @@ class Hanging(Regression):
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         self.hang_if("training_step")
         if WHERE == "c_code" and batch_idx == 2 and RANK == VICTIM:
+            time.sleep(2)  # looked at by then
             re.match("(a+)+$", "a" * 64 + "b")  # holds the interpreter
         if WHERE == "left_out" and not (batch_idx == 2 and RANK == VICTIM):
             torch.distributed.all_reduce(torch.zeros(4))

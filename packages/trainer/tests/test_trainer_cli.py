@@ -538,6 +538,7 @@ def test_a_missing_checkpoint_and_run_are_told_in_a_line(capsys: pytest.CaptureF
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("forked_python")
 def test_a_missing_and_a_damaged_checkpoint_end_the_process_with_status_2(folder: Path) -> None:
     (folder / "bad.ckpt").write_bytes(b"nothing")
     for path in ("no.ckpt", "bad.ckpt"):
@@ -562,6 +563,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("forked_python")
 def test_two_processes_save_one_configuration_and_refuse_together(folder: Path) -> None:
     (folder / "train.py").write_text(SCRIPT)
 
