@@ -57,8 +57,10 @@ STARTING_LIBRARIES = ("ray[train]", "ipykernel", "nbclient", "optuna", "optuna-i
 STREAMING_BY_ITSELF = "mosaicml-streaming"
 _OF_STREAMING = ("brotli", "catalogue", "python-snappy", "transformers", "xxhash", "zstd")
 STREAMING_LIBRARIES = ("datasets", "webdataset", *_OF_STREAMING)  # whose streams are resumed
+WEIGHT_LIBRARIES = ("peft", "torchao")  # whose adapters, number formats and optimizers are trained and resumed
 INTEGRATION_REQUIREMENTS = (
     *ADAPTED_LIBRARIES,
+    *WEIGHT_LIBRARIES,
     *STARTING_LIBRARIES,
     *STORE_LIBRARIES,
     *STREAMING_LIBRARIES,
@@ -77,6 +79,8 @@ DOCS_REQUIREMENTS = (
     "codespell",
     "hydra-core",  # whose jobs a page shows
     "optuna",  # likewise
+    "onnx",  # in which a page exports
+    "onnxscript",
     "nox",  # whose sessions the commands of pages name
     "playwright",  # drives the Chromium of the machine
 )

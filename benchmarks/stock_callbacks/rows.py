@@ -160,6 +160,8 @@ ROWS = (
         logs=True,
         has_worked=lambda _, logged: "samples_per_sec" in logged,
     ),
+    Row("DataWait", lightning=False, logs=True, has_worked=lambda _, logged: "data_wait" in logged),
+    Row("StragglerReport", lightning=False),
     Row(
         "OnExceptionCheckpoint",
         lambda folder: {"dirpath": str(folder)},

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.strategies.checks import arguments_in, require
@@ -303,7 +304,9 @@ class DDPStrategy(ParallelStrategy):
 
                 hook = TreeHook(logical.number, logical.merge)
                 arguments = attrs.evolve(arguments, comm_hook=hook, broadcast_buffers=False)
-            wrap = partial(arguments.wrap, broadcasts_weights=known is None, is_simulated=is_simulated)
+            # torch broadcasts no quantised parameters, which `setup_module` has broadcast in parts.
+            is_dense = not any(map(is_traceable_wrapper_subclass, self._module.parameters()))
+            wrap = partial(arguments.wrap, broadcasts_weights=known is None and is_dense, is_simulated=is_simulated)
             custom = self.wrap_module
             # A sum of two is the same in any order, and a hook with a memory must see real gradients only.
             # Sums along a tree are the same in any layout.

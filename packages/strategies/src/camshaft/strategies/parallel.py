@@ -15,6 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from camshaft.hooks_core.protocols import ReduceOp
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.strategies.checkpoints.contents import dense_parts
 from camshaft.strategies.checks import require
 from camshaft.strategies.launch import collectives
 from camshaft.strategies.launch.environment import (
@@ -360,7 +361,7 @@ def broadcast_tensors(tensors: Iterable[Tensor]) -> None:
     """Broadcast the values of rank 0 into tensors, in place. Collective."""
     with torch.no_grad():
         pending = []
-        for tensor in tensors:
+        for tensor in (part for whole in tensors for part in dense_parts(whole)):
             if tensor.numel() == 0:
                 continue
             values = tensor.detach()

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 Keys = tuple[Any, ...]
 """Keys and positions that lead to a value in nested containers."""
@@ -175,6 +176,13 @@ def is_sharded(value: Any) -> bool:
         return False
     tensor = sys.modules.get("torch.distributed.tensor")  # there are none unless it is imported
     return tensor is not None and isinstance(value, tensor.DTensor)
+
+
+def dense_parts(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that hold a tensor's values: of a quantised one its codes and scales, say; mostly itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    return [part for name in tensor.__tensor_flatten__()[0] for part in dense_parts(getattr(tensor, name))]
 
 
 def name_of(keys: Keys, root: str = "checkpoint") -> str:

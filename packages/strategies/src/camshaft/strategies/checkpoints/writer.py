@@ -26,7 +26,7 @@ from camshaft.hooks_core.protocols import Collectives, PendingSave
 from camshaft.hooks_core.support.devices import copies_asynchronously, make_current
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.hooks_core.support.remote_files import INDEX_FILE, is_folder, is_url
-from camshaft.strategies.checkpoints.contents import PLACEHOLDER, Keys, is_sharded, name_of, separate
+from camshaft.strategies.checkpoints.contents import PLACEHOLDER, Keys, dense_parts, is_sharded, name_of, separate
 from camshaft.strategies.checkpoints.file import check_is_file, write_plain
 from camshaft.strategies.checkpoints.reading import locate, read_checkpoint, with_objects
 
@@ -303,6 +303,12 @@ class _Parts:
             name = name_of(keys)
         with torch.no_grad():
             local = sharded.to_local()
+        if sum(part.nbytes for part in dense_parts(local)) < local.nbytes:  # chunks of codes without their scales
+            action = "Use strategy='ddp', or an optimizer or layer that is not quantised."
+            raise TypeError(
+                f"`{name_of(keys)}` must be in full precision where it is sharded, but got quantised values "
+                f"({type(local).__name__}) in a checkpoint. {action}"
+            )
         self.sharded[name], self.local_parts[name] = sharded, self._snapshot(local)
         first = name
         if local.numel():

@@ -1,12 +1,14 @@
-"""Adapters of peft and number formats of torchao, where these libraries are installed: a stop changes nothing."""
+"""Adapters of peft, and number formats and optimizers of torchao: a stop changes nothing, on two ranks neither."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import run_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from trainer_parts import NO_VALIDATION, quiet_trainer
@@ -22,7 +24,7 @@ class Net(TrainingModule):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
-        self.head = nn.Linear(32, 1)
+        self.head = nn.Linear(32, 2)
         self.is_configured = False
 
     def configure_model(self) -> None:
@@ -72,10 +74,24 @@ class Float8(Net):
         convert_to_float8_training(self.body)
 
 
-def fit(root: Path, kind: type[Net], max_epochs: int, save_only: Any, ckpt_path: Any = None) -> dict[str, Tensor]:
+class EightBitStates(Net):
+    """A net with matrices that are large enough for states of eight bits."""
+
+    def change(self) -> None:
+        self.body = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 32))
+
+    def configure_optimizers(self) -> Any:
+        from torchao.optim import AdamW8bit
+
+        return AdamW8bit(self.parameters(), lr=0.01)
+
+
+def fit(
+    root: Path, kind: type[Net], max_epochs: int, save_only: Any = None, ckpt_path: Any = None, **arguments: Any
+) -> dict[str, Tensor]:
     torch.manual_seed(0)
     module = kind()
-    trainer = quiet_trainer(root, max_epochs=max_epochs, save_only=save_only)
+    trainer = quiet_trainer(root, max_epochs=max_epochs, save_only=save_only, **arguments)
     trainer.fit(module, DataLoader(torch.linspace(-1, 1, 16 * 32).view(16, 32), batch_size=4), ckpt_path=ckpt_path)
     trainer.save_checkpoint(root / f"{max_epochs}.ckpt")
     return {
@@ -85,18 +101,18 @@ def fit(root: Path, kind: type[Net], max_epochs: int, save_only: Any, ckpt_path:
 
 
 @pytest.mark.parametrize(
-    ("library", "kind", "save_only"),
+    ("kind", "save_only"),
     [
-        ("peft", Adapted, "trainable"),
-        ("peft", Adapted, lambda name: "body" not in name or "lora_" in name),
-        ("torchao", QuantisationAware, None),
-        ("torchao", Int8, None),
-        ("torchao", Int8, "trainable"),
-        ("torchao", Float8, None),
+        (Adapted, "trainable"),
+        (Adapted, lambda name: "body" not in name or "lora_" in name),
+        (QuantisationAware, None),
+        (Int8, None),
+        (Int8, "trainable"),
+        (Float8, None),
+        (EightBitStates, None),
     ],
 )
-def test_a_run_goes_on_exactly(library: str, kind: type[Net], save_only: Any, tmp_path: Path) -> None:
-    pytest.importorskip(library)
+def test_a_run_goes_on_exactly(kind: type[Net], save_only: Any, tmp_path: Path) -> None:
     whole = fit(tmp_path / "whole", kind, 2, save_only)
     fit(tmp_path, kind, 1, save_only)
     resumed = fit(tmp_path, kind, 2, save_only, tmp_path / "1.ckpt")
@@ -105,3 +121,15 @@ def test_a_run_goes_on_exactly(library: str, kind: type[Net], save_only: Any, tm
     saved = torch.load(tmp_path / "1.ckpt", weights_only=True)["state_dict"]
     left_out = {"body.0.weight", "body.base_model.model.0.base_layer.weight"} & whole.keys()
     assert left_out.isdisjoint(saved) is (save_only is not None)
+    is_in_eight_bits = "OptimState8bit" in str(torch.load(tmp_path / "1.ckpt", weights_only=True)["optimizer_states"])
+    assert is_in_eight_bits is (kind is EightBitStates)
+
+
+@pytest.mark.processes
+def test_two_ranks_go_on_exactly_or_say_why_not(tmp_path: Path) -> None:
+    cases = ["Adapted ddp", "Int8 ddp", "EightBitStates ddp", "QuantisationAware sharded", "Float8 sharded"]
+    outcome = run_ranks(Path(__file__).with_name("libraries_of_weights_ranks.py"), 2, args=[tmp_path, *cases])
+    for found in outcome.succeeded().named:
+        refused = found.pop("refused")
+        assert re.search(r"in full precision where it is sharded, but got quantised values \(OptimState8bit\)", refused)
+        assert found == dict.fromkeys(cases, True)
