@@ -10,6 +10,8 @@ from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, same_bits,
 from overriding_parts import override
 from torch import nn
 
+from camshaft.loops import WeightedLoss
+
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 
 
@@ -175,10 +177,14 @@ def test_gradients_are_whole_before_the_optimizer_step_and_clipped_after() -> No
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        ({"value": 1}, r"a dictionary with \['value'\] \(dict\)"),
-        ("text", r"'text' \(str\)"),
+        ({"value": 1}, r"a dictionary with 'value': int \(dict\)"),
+        ("text", r"'text' \(str\) in .*Wrong\. Return the loss"),
         (3.0, r"3.0 \(float\)"),
-        ({"loss": 1.0}, r"a dictionary with \['loss'\] \(dict\)"),
+        ({"loss": 1.0}, r"a dictionary with 'loss': float \(dict\)"),
+        (
+            {"loss": WeightedLoss(torch.ones(()), 2)},
+            r"a dictionary with 'loss': WeightedLoss .* Return the WeightedLoss",
+        ),
     ],
 )
 def test_a_training_step_must_return_a_loss(returned: Any, words: str) -> None:
@@ -186,7 +192,7 @@ def test_a_training_step_must_return_a_loss(returned: Any, words: str) -> None:
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return returned
 
-    with pytest.raises(TypeError, match=f"`training_step` must return a tensor, .* but got {words} in .*Wrong"):
+    with pytest.raises(TypeError, match=f"`training_step` must return a tensor, .* but got {words}"):
         BareTrainer(Wrong(), max_epochs=1).fit(Sized(make_batches(1)))
 
 

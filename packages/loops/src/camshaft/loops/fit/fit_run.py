@@ -19,7 +19,7 @@ from camshaft.loops.fit.resume import (
     classes_of,
     first_settings,
     gradients_of,
-    parameters_of,
+    parameter_names_of,
     rank_state,
     restore_moment,
     restore_position,
@@ -303,7 +303,7 @@ class FitRun:
         schedulers = [config.scheduler for config in self.configured.schedulers]
         classes = {
             "optimizer_classes": classes_of(self.configured.optimizers),
-            "optimizer_parameters": parameters_of(self.configured.optimizers, self._run.module),
+            "optimizer_parameters": parameter_names_of(self.configured.optimizers, self._run.module),
             "scheduler_classes": classes_of(schedulers),
         }
         state = {**state, "fit": state["fit"] | classes | {"settings": self._settings}}

@@ -202,7 +202,7 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
             rule, action = f"that of the checkpoint ({len(states)})", "Configure as many, or fit without `ckpt_path`."
             raise ValueError(must_be(f"number of {what}", rule, len(owners), "configure_optimizers", action))
     classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(optimizers)
-    own_names = parameters_of(optimizers, run.module)
+    own_names = parameter_names_of(optimizers, run.module)
     names = checkpoint["fit"].get("optimizer_parameters") or own_names
     for idx, (optimizer, state, saved_class) in enumerate(zip(optimizers, optimizer_states, classes, strict=True)):
         groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
@@ -409,7 +409,7 @@ def gradients_of(run: Run) -> dict[Any, Any]:
     return {name: one.grad.detach().clone() for name, one in named if one.grad is not None}
 
 
-def parameters_of(optimizers: Sequence[Any], module: nn.Module) -> list[list[str | None]]:
+def parameter_names_of(optimizers: Sequence[Any], module: nn.Module) -> list[list[str | None]]:
     """Return the names of each optimizer's parameters, in its order, as a checkpoint keeps them."""
     names = {id(one): name for name, one in module.named_parameters()}
     return [[names.get(id(one)) for group in each.param_groups for one in group["params"]] for each in optimizers]

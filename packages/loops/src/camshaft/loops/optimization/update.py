@@ -454,10 +454,15 @@ def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
     if isinstance(loss, Tensor):
         return loss
-    got = f"a dictionary with {sorted(map(str, outputs))}" if isinstance(outputs, Mapping) else repr(outputs)
+    got, action = repr(outputs), "Return the loss."
+    if isinstance(outputs, Mapping):
+        kinds = ", ".join(f"{str(name)!r}: {type(value).__name__}" for name, value in outputs.items())
+        got = f"a dictionary with {kinds or 'nothing'}"
+    if isinstance(loss, WeightedLoss):
+        action = "Return the WeightedLoss itself, which takes further values as keyword arguments."
     raise TypeError(
-        f"`training_step` must return a tensor, a dictionary with a tensor as 'loss', or None, but got {got} "
-        f"({type(outputs).__name__}) in {type(module).__qualname__}. Return the loss."
+        f"`training_step` must return a tensor, a dictionary with a tensor as 'loss', a WeightedLoss, or None, but got "
+        f"{got} ({type(outputs).__name__}) in {type(module).__qualname__}. {action}"
     )
 
 
