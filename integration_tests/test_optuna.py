@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from recording_trainer import OneProcess, RecordingTrainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.callbacks import OptunaPruning
@@ -85,6 +86,17 @@ def test_a_study_in_place_of_its_trial_is_refused_before_training() -> None:
     study = optuna.create_study()
     with pytest.raises(InvalidArgumentError, match="`trial` must be a trial of Optuna on rank 0, but got <optuna"):
         study_of(None, lambda trial, name: OptunaPruning(study, name))
+
+
+def test_trials_with_other_hyperparameters_on_other_ranks_are_refused() -> None:
+    class TwoRanks(OneProcess):
+        def all_gather(self, value: Any) -> list[Any]:
+            return [value, {"rate": 0.1}]
+
+    trial = optuna.trial.FixedTrial({"rate": 0.5})
+    trial.suggest_float("rate", 0.0, 1.0)
+    with pytest.raises(InvalidArgumentError, match=r"must be that of rank 0, {'rate': 0\.5}, .* got {'rate': 0\.1}"):
+        OptunaPruning(trial, "distance").setup(RecordingTrainer(".", strategy=TwoRanks()), None, "fit")
 
 
 @pytest.mark.processes
