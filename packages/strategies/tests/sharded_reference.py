@@ -131,10 +131,12 @@ def train(
     make_optimizer: Callable[..., Optimizer] = AdamW,
     lr: float = 1e-2,
     optimizer_state: Mapping[str, Any] | None = None,
+    begin: Callable[[], None] = lambda: None,
 ) -> Optimizer:
-    """Train as loops do: each rank takes its share of the same global batches."""
+    """Train as loops do: each rank takes its share of the same global batches. `begin` is called at first."""
     step = strategy.wrap_step(module.training_step)
     set_up(strategy, module)
+    begin()
     (optimizer,) = strategy.setup_optimizers([make_optimizer(module.parameters(), lr=lr)])
     if optimizer_state is not None:
         strategy.load_optimizer_state(optimizer, optimizer_state)
@@ -186,18 +188,19 @@ def check_equals_one_device(
     training = training or {}
     torch.manual_seed(1)
     one = make()
-    train(SingleDeviceStrategy("cpu", precision=make_precision()), one, num_steps=0)
-    initial, random_state = state(one), torch.get_rng_state()
-    train(SingleDeviceStrategy("cpu", precision=make_precision()), one, **training)
+    initial: list[Any] = []
+    single = SingleDeviceStrategy("cpu", precision=make_precision())
+    train(single, one, begin=lambda: initial.extend((state(one), torch.get_rng_state())), **training)
     torch.manual_seed(1)
     ours = make()
-    strategy = sharded(**{**arguments, "precision": make_precision()})
-    train(strategy, ours, num_steps=0)
-    assert torch.equal(torch.get_rng_state(), random_state)
-    assert torch.equal(ours.drawn, one.drawn)
-    assert_close(state(ours), initial, 0.0)
-    assert any(isinstance(parameter, DTensor) for parameter in ours.parameters())
-    train(strategy, ours, **training)
+
+    def compare() -> None:
+        assert torch.equal(torch.get_rng_state(), initial[1])
+        assert torch.equal(ours.drawn, one.drawn)
+        assert_close(state(ours), initial[0], 0.0)
+        assert any(isinstance(parameter, DTensor) for parameter in ours.parameters())
+
+    train(sharded(**{**arguments, "precision": make_precision()}), ours, begin=compare, **training)
     assert_close(state(ours), state(one), tolerance)
     return ours
 

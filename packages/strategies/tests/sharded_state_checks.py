@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 from unittest import mock
 
@@ -74,20 +74,20 @@ def evaluate_unevenly(strategy: Any, make: Callable[[], Net] = Net) -> None:
     single.configure_model()
     single.load_state_dict(state(module))
     num_ranks = strategy.num_data_ranks
+    modes = cycle((torch.inference_mode, torch.no_grad, torch.no_grad))  # each number has both, in some stage
     for stage, order in (("on_validation_start", (0, 1, 2)), ("on_test_start", (2, 0, 1, 2)), ("on_predict_start", ())):
         module.order = single.order = order
         getattr(strategy, stage)()
-        for mode in (torch.inference_mode, torch.no_grad):
-            for num_batches in (1, 2, num_ranks + 1, 2 * num_ranks):
-                given = batches(num_batches, size=2)
-                own = range(strategy.data_rank, num_batches, num_ranks)
-                with mode():
-                    for batch_idx in own:
-                        result = step(given[batch_idx], batch_idx)
-                        torch.testing.assert_close(result, single.validation_step(given[batch_idx], 0))
-                    for _ in range(-(-num_batches // num_ranks) - len(own)):
-                        strategy.idle_step()
-                assert all(isinstance(parameter, DTensor) for parameter in module.parameters())
+        for num_batches in (1, 2, num_ranks + 1, 2 * num_ranks):
+            given = batches(num_batches, size=2)
+            own = range(strategy.data_rank, num_batches, num_ranks)
+            with next(modes)():
+                for batch_idx in own:
+                    result = step(given[batch_idx], batch_idx)
+                    torch.testing.assert_close(result, single.validation_step(given[batch_idx], 0))
+                for _ in range(-(-num_batches // num_ranks) - len(own)):
+                    strategy.idle_step()
+            assert all(isinstance(parameter, DTensor) for parameter in module.parameters())
     module.order = (0, 1, 2)
     (optimizer,) = strategy.setup_optimizers([SGD(module.parameters(), lr=0.1)])
     strategy.backward(strategy.wrap_step(module.training_step)(batches(1)[0], 0))
@@ -113,6 +113,16 @@ def check_evaluation_begins_with_the_buffers_of_the_first() -> None:
         begin()
         assert bool((module.offset == 1).all())
     strategy.teardown()
+
+
+def check_strategies_of_one_shape_share_the_groups_of_their_mesh() -> None:
+    meshes = []
+    for arguments in ({"tensor_parallel": 2}, {"tensor_parallel": 2}, {}):
+        strategy = sharded(**arguments)
+        strategy.connect()
+        meshes.append(strategy.device_mesh)
+        strategy.teardown()
+    assert meshes[0] is meshes[1] is not meshes[2]
 
 
 def check_hooks_may_run_again_but_not_change_anything() -> None:

@@ -317,6 +317,7 @@ WRITE_FOREVER = textwrap.dedent(
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("forked_python")
 @pytest.mark.parametrize(
     ("kind", "way"), [("file", "sync"), ("directory", "sync"), ("directory", "async"), ("file", "async")]
 )

@@ -139,6 +139,7 @@ def test_a_preflight_runs_what_a_file_for_a_cluster_describes(
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("forked_python")
 def test_it_is_a_module_that_is_run(project: Path) -> None:
     words = "fit --model nets:Net --data nets:Data --trainer.max_epochs 2 --trainer.callbacks+=nets.Report"
     command = [sys.executable, "-m", "camshaft.trainer", *words.split()]

@@ -17,6 +17,7 @@ from camshaft.strategies import read_checkpoint
 
 pytestmark = [
     pytest.mark.processes,
+    pytest.mark.usefixtures("forked_python"),
     pytest.mark.skipif(sys.platform == "win32", reason="this system limits no file's size"),
 ]
 

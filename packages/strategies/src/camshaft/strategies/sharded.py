@@ -182,8 +182,11 @@ class ShardedStrategy(ParallelStrategy):
         """Join the process group, and form the mesh; see `ParallelStrategy.connect`. Collective."""
         before = self._group
         super().connect()
-        if self._group is not before:
-            self.device_mesh = make_mesh(self.device.type, self._shape)
+        if self._group is not None and self._group is not before:
+            meshes, key = self._group.meshes, (self.device.type, *self._shape.items())
+            if key not in meshes:
+                meshes[key] = make_mesh(self.device.type, self._shape)
+            self.device_mesh = meshes[key]
 
     @contextmanager
     def model_context(self, module: nn.Module) -> Iterator[None]:

@@ -20,13 +20,14 @@ import torch.distributed as dist
 # Its functions have the default group at import as a default; imported later (by DDP), it would keep that group, and
 # the group's threads, alive until interpreter shutdown.
 import torch.distributed.nn.functional
-from attrs import define
+from attrs import define, field
 from torch.distributed import (  # type: ignore[attr-defined]
     HashStore,
     PrefixStore,
     Store,
     rendezvous,
 )
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store  # it has no public name
 
 from camshaft.hooks_core.support.messages import must_be
@@ -44,12 +45,14 @@ class JoinedGroup:
         cpu_group: A group of the same ranks with a backend for the CPU: `default` if that has one.
         is_own: Whether this package initialised the default group, and so destroys it.
         watch: The failure watch; None in a group of one process, and in a simulated one.
+        meshes: Meshes of its ranks, by device type and shape: the threads of a mesh's groups live as long as this.
     """
 
     default: dist.ProcessGroup
     cpu_group: dist.ProcessGroup
     is_own: bool
     watch: FailureWatch | None
+    meshes: dict[tuple[object, ...], DeviceMesh] = field(factory=dict)
 
     @property
     def is_simulated(self) -> bool:
@@ -66,6 +69,7 @@ class JoinedGroup:
     def drop_groups(self) -> None:
         """Delete the references to the groups: their threads end with them, and must end before the interpreter."""
         del self.default, self.cpu_group
+        self.meshes.clear()
 
 
 JoinProcesses = Callable[..., None]
