@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import run_ranks
 
 RECIPES = Path(__file__).parent.parent / "examples/recipes"
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -41,6 +42,7 @@ CHECKS: dict[str, tuple[list[str], dict[str, tuple[float, float]]]] = {
         {
             r"accuracy, base, turned: (.+)%": (0, 50),
             r"accuracy, adapted, turned: (.+)%": (80, 100),
+            r"accuracy, merged, turned: (.+)%": (80, 100),
             r"file has (\d+)% of the bytes": (0, 20),
         },
     ),
@@ -67,3 +69,11 @@ def test_a_recipe_reaches_what_it_prints(
         assert low <= float(found[1]) <= high, f"{pattern}: {found[1]}"
     for picture in re.findall(r"^picture: (.+)$", printed, re.MULTILINE):
         assert Path(picture).read_bytes().startswith(PNG_SIGNATURE)
+
+
+@pytest.mark.processes
+def test_two_ranks_train_one_gpt(tmp_path: Path) -> None:
+    arguments = ["--devices", "2", "--max-steps", "40", "--output", tmp_path]
+    printed = run_ranks(RECIPES / "gpt.py", 2, args=arguments).succeeded().output
+    losses = re.findall(r"loss per character after 40 updates: (.+)", printed)
+    assert len(losses) == 2 and losses[0] == losses[1] and float(losses[0]) < 3

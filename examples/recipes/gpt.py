@@ -75,9 +75,8 @@ class GPT(TrainingModule):
     def write(self, text: str) -> str:
         generator = torch.Generator().manual_seed(0)
         for _ in range(150):
-            recent = text[-self.context :]
-            logits = self(self.encode(recent, self.context)[None].clamp(min=0).to(self.device))
-            chances = (logits[0, len(recent) - 1].float() / 0.6).softmax(0).cpu()  # at a temperature of 0.6
+            logits = self(self.encode(text[-self.context :], self.context)[None].clamp(min=0).to(self.device))
+            chances = (logits[0, min(len(text), self.context) - 1].float() / 0.6).softmax(0).cpu()  # temperature 0.6
             text += self.vocabulary[int(torch.multinomial(chances, 1, generator=generator))]
         return text
 
@@ -93,6 +92,7 @@ class GPT(TrainingModule):
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's documentation.")
     parser.add_argument("--max-steps", type=int, default=800, help="updates of two batches each (default: 800)")
+    parser.add_argument("--devices", default="auto", help="their number: processes, where it is more than one")
     parser.add_argument("--compile", metavar="BACKEND", help="compile the blocks by it, such as inductor")
     parser.add_argument("--output", type=Path, default=Path("gpt_output"), help="folder of the run")
     arguments = parser.parse_args()
@@ -103,6 +103,7 @@ def main() -> None:
     train: DataLoader[Tensor] = DataLoader(rows[200:], 16, shuffle=True)  # type: ignore[arg-type]
     held_out: DataLoader[Tensor] = DataLoader(rows[:200], 64)  # type: ignore[arg-type]
     trainer = Trainer(
+        devices=arguments.devices,
         max_steps=arguments.max_steps,
         accumulate_grad_batches=2,
         gradient_clip_val=1.0,
@@ -111,8 +112,7 @@ def main() -> None:
         logger=TensorBoardLogger(arguments.output, name="", version="log"),
     )
     trainer.fit(model, train, held_out, ckpt_path="last")  # the newest checkpoint in the folder, if there is one
-    trainer.validate(model, held_out)
-    loss = trainer.callback_metrics["val_loss"]
+    loss = trainer.validate(model, held_out)[0]["val_loss"]
     print(f"\n{model.write('The ')}\n\nloss per character after {trainer.global_step} updates: {loss:.3f}")
 
 

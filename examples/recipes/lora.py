@@ -1,7 +1,7 @@
-"""Adapt a trained network to turned pictures by LoRA: train, save and load two thin matrices for each of its layers.
+"""Adapt a trained network to turned pictures by LoRA of peft: train, save, load and merge thin matrices of its layers.
 
-The network learns handwritten digits that are upright. Then all of its weights are frozen, and each weight matrix gets
-a product of two thin ones added, by torch's parametrizations; only these are trained, on digits that lie on their side.
+The network learns handwritten digits that are upright. Then peft freezes its weights and adds a product of two thin
+matrices to each; only these are trained, on digits that lie on their side, and only these are in checkpoints.
 
     python examples/recipes/lora.py --output lora_output
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.data import DataLoader, TensorDataset, random_split
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -43,18 +43,6 @@ class Digits(TrainingModule):
         return torch.optim.Adam(trained, lr=self.lr)
 
 
-class Added(nn.Module):
-    """A weight matrix with a product of two thin ones added, which is zero at first."""
-
-    def __init__(self, weight: Tensor, rank: int) -> None:
-        super().__init__()
-        self.down = nn.Parameter(torch.randn(rank, weight.shape[1]) / rank)
-        self.up = nn.Parameter(torch.zeros(weight.shape[0], rank))
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight + self.up @ self.down
-
-
 class Adapted(Digits):
     """The digits' network with frozen weights and adapters.
 
@@ -66,16 +54,15 @@ class Adapted(Digits):
     def __init__(self, base: str, rank: int = 4, lr: float = 1e-2) -> None:
         super().__init__(lr)
         self.save_hyperparameters()
-        self.strict_loading = False  # a checkpoint of adapters lacks the frozen weights
         self.load_state_dict(Digits.load_from_checkpoint(base).state_dict())
-        self.requires_grad_(False)
-        for layer in self.net:
-            if isinstance(layer, nn.Linear):
-                register_parametrization(layer, "weight", Added(layer.weight, rank))
+        layers = [name for name, layer in self.net.named_modules() if isinstance(layer, nn.Linear)]
+        self.net = get_peft_model(self.net, LoraConfig(r=rank, target_modules=layers))
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        trained = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
-        checkpoint["state_dict"] = {key: one for key, one in checkpoint["state_dict"].items() if key in trained}
+    def merged(self) -> Digits:
+        """Return the network with what was added to its weights, which needs peft no longer."""
+        plain = Digits()
+        plain.net = self.net.merge_and_unload()  # type: ignore[operator]
+        return plain
 
 
 def main() -> None:
@@ -94,7 +81,13 @@ def main() -> None:
 
     def fit(model: TrainingModule, loader: DataLoader[Any], name: str) -> str:
         saving = ModelCheckpoint(arguments.output / name, save_weights_only=True)
-        Trainer(max_epochs=arguments.max_epochs, callbacks=[saving], logger=False).fit(model, loader)
+        trainer = Trainer(
+            max_epochs=arguments.max_epochs,
+            callbacks=saving,
+            logger=False,
+            save_only="trainable",  # of the base all, of the adapted network the adapters
+        )
+        trainer.fit(model, loader)
         return saving.best_model_path
 
     (upright_train, upright_test), (turned_train, turned_test) = split(upright), split(turned)
@@ -102,6 +95,7 @@ def main() -> None:
     adapter = fit(Adapted(base), turned_train, "adapter")
 
     models = {"base": Digits.load_from_checkpoint(base), "adapted": Adapted.load_from_checkpoint(adapter)}
+    models["merged"] = Adapted.load_from_checkpoint(adapter).merged()
     tester = Trainer(logger=False, enable_progress_bar=False)
     results = {
         f"{name}, {kind}": tester.test(model, loader, verbose=False)[0]["accuracy"]

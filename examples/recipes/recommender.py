@@ -46,9 +46,6 @@ class Recommender(TrainingModule):
         self.log_dict(losses, prog_bar=True)
         return torch.stack(list(losses.values())).sum()
 
-    def predict_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        return self.rating(batch[0], batch[1])
-
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=2e-2, weight_decay=0.1)
 
@@ -74,7 +71,8 @@ def train(loaders: dict[str, DataLoader[tuple[Tensor, ...]]], asked: TensorDatas
         max_steps=max_steps, gradient_clip_val=1.0, logger=False, enable_checkpointing=False, enable_model_summary=False
     )
     trainer.fit(model, combined)
-    return torch.cat(trainer.predict(model, DataLoader(asked, batch_size=500)))
+    with torch.no_grad():  # all of them on every rank; `trainer.predict` would share them out
+        return model.cpu().rating(*asked.tensors[:2])
 
 
 def draw(path: Path, truth: Tensor, predicted: dict[str, Tensor]) -> None:
