@@ -165,13 +165,11 @@ class ProgressBar(Callback):
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin the training bar of an epoch that is resumed inside, which has no `on_train_epoch_start`."""
-        self._train = self._begin("train")
-        # The first batch is always looked at: a resumed epoch starts in its middle.
-        self._next_look_seconds = 0.0 if self._is_shown else math.inf
+        self._begin_training()
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin a training bar."""
-        self.on_train_start(trainer, module)
+        self._begin_training()
         self._draw_if_due(trainer, module)
 
     def on_train_batch_end(
@@ -245,6 +243,11 @@ class ProgressBar(Callback):
         self._stage = stage
         self._running = Meter(self.title(stage), self.num_batches(stage))
         return self._running
+
+    def _begin_training(self) -> None:
+        self._train = self._begin("train")
+        # The first batch is always looked at: a resumed epoch starts in its middle.
+        self._next_look_seconds = 0.0 if self._is_shown else math.inf
 
     def _begin_evaluation(self, trainer: TrainerProtocol, module: Any, stage: Stage) -> None:
         if self._train is not None:

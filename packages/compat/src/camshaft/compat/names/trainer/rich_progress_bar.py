@@ -169,10 +169,16 @@ class RichProgressBar(LightningBar, _RichProgressBar, metaclass=StandIn):
 
     def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
         """Begin to draw, if a subclass does it."""
+        self._open_if_drawn_by_methods()
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Begin the training bar, and to draw, if a subclass does it."""
+        super().on_train_start(trainer, module)
+        self._open_if_drawn_by_methods()
+
+    def _open_if_drawn_by_methods(self) -> None:
         if self._draws_by_methods and self._is_shown:
             self._opened_display()
-
-    on_train_start = on_sanity_check_start
 
     @property
     def _draws_by_methods(self) -> bool:
