@@ -127,7 +127,7 @@ def test_a_run_goes_on_exactly(kind: type[Net], save_only: Any, tmp_path: Path) 
 
 @pytest.mark.processes
 def test_two_ranks_go_on_exactly_or_say_why_not(tmp_path: Path) -> None:
-    cases = ["Adapted ddp", "Int8 ddp", "EightBitStates ddp", "QuantisationAware sharded", "Float8 sharded"]
+    cases = ["Adapted ddp", "Int8 ddp", "QuantisationAware ddp", "EightBitStates ddp", "Float8 sharded"]
     outcome = run_ranks(Path(__file__).with_name("libraries_of_weights_ranks.py"), 2, args=[tmp_path, *cases])
     for found in outcome.succeeded().named:
         refused = found.pop("refused")
