@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden, resolve
+from camshaft.loops import WeightedLoss
 from camshaft.loops.metrics import MetricLog
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer.module import TrainingModule
@@ -206,6 +207,14 @@ def test_manual_backward_is_for_manual_optimization() -> None:
     trainer_for(module)
     with pytest.raises(RuntimeError, match=r"`automatic_optimization` must be False, but got True .*manual_backward"):
         module.manual_backward(torch.tensor(1.0))
+
+
+def test_manual_backward_takes_no_weighted_loss() -> None:
+    module = Regression()
+    module.automatic_optimization = False
+    trainer_for(module)
+    with pytest.raises(TypeError, match=r"`loss` must be a tensor, but got .*WeightedLoss.* in Regression\.manual"):
+        module.manual_backward(WeightedLoss(torch.tensor(1.0, requires_grad=True), 3))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("attached", [False, True])

@@ -243,7 +243,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         Raises:
             RuntimeError: Under automatic optimization, or without a trainer.
             LossError: If the loss has no graph, or several elements and `loss.backward` gets no gradient of them.
-            TypeError: If `loss.backward` is to get arguments, but `backward` is overridden.
+            TypeError: If the loss is no tensor, or `loss.backward` is to get arguments, but `backward` is overridden.
         """
         trainer = self.trainer
         if self.automatic_optimization:
@@ -257,7 +257,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         hooks.on_before_backward(loss)
         try:
             trainer.strategy.backward(loss, backward)
-        except RuntimeError as error:
+        except (AttributeError, RuntimeError, TypeError) as error:
             _explain_manual(loss, self, error)
             raise
         hooks.on_after_backward()
@@ -465,9 +465,13 @@ def _backward_with(
     return backward
 
 
-def _explain_manual(loss: Tensor, module: object, error: RuntimeError) -> None:
-    """Raise a `LossError` for an error of `manual_backward` that the loss caused."""
+def _explain_manual(loss: Any, module: object, error: Exception) -> None:
+    """Raise a `LossError`, or a `TypeError`, for an error of `manual_backward` that the loss caused."""
+    where = type(module).__qualname__
+    if not isinstance(loss, Tensor):
+        action = 'Pass the tensor: of a WeightedLoss its ["loss"], scaled by hand.'
+        raise TypeError(must_be("loss", "a tensor", loss, f"{where}.manual_backward", action)) from error
     try:
-        check_loss(loss, "`manual_backward` must be called in `training_step` with", type(module).__qualname__)
+        check_loss(loss, "`manual_backward` must be called in `training_step` with", where)
     except LossError as of_loss:
         raise of_loss from error
