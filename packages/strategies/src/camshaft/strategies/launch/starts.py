@@ -58,7 +58,8 @@ def agree_on_start(store: Store, rank: int, world_size: int, timeout: timedelta)
             store.wait(keys, timeout)
         except dist.DistError as error:
             missing = [other for other, key in enumerate(keys, start=1) if not store.check([key])]
-            raise RuntimeError(f"Ranks {missing} of {world_size} did not start within {timeout}.") from error
+            action = "Look at their output, or raise `timeout`."
+            raise RuntimeError(f"Ranks {missing} of {world_size} did not start within {timeout}. {action}") from error
         store.set(f"{start}/all", " ".join(one.decode() for one in store.multi_get(keys)))
     else:
         start = _join_start(store, rank, timeout)
@@ -80,4 +81,6 @@ def _join_start(store: Store, rank: int, timeout: timedelta) -> int:
             return int(start)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-    raise RuntimeError(f"Rank 0 did not start within {timeout}, or another rank did not.")
+    raise RuntimeError(
+        f"Rank 0, or another rank, did not start within {timeout}. Look at their output, or raise `timeout`."
+    )
