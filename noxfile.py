@@ -81,6 +81,8 @@ DOCS_REQUIREMENTS = (
     "optuna",  # likewise
     "onnx",  # in which a page exports
     "onnxscript",
+    "datasets",  # on which a page trains
+    *WEIGHT_LIBRARIES,  # likewise
     "nox",  # whose sessions the commands of pages name
     "playwright",  # drives the Chromium of the machine
 )
