@@ -108,6 +108,15 @@ def test_two_ranks_end_a_trial_together(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")
+def test_optunas_own_callback_prunes_in_our_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="the callback is Lightning's")
+    own = pytest.importorskip("optuna_integration.pytorch_lightning").PyTorchLightningPruningCallback
+    check(study_of(None, own, devices=1))
+    check(study_of(f"sqlite:///{tmp_path}/study.db", own, devices=2, strategy="ddp_fork"))
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore")
 def test_optunas_own_callback_prunes_under_the_import_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna_integration", reason="the callback is there")
     for name in list(sys.modules):  # other tests may have imported them

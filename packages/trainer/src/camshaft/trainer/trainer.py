@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -950,6 +951,11 @@ class Trainer:
     world_size: int = forwarded("strategy.world_size", "Number of processes.")
     global_rank: int = forwarded("strategy.global_rank", "Index of this process among all.")
     local_rank: int = forwarded("strategy.local_rank", "Index of this process on its machine.")
+
+    @property
+    def _accelerator_connector(self) -> SimpleNamespace:
+        """Return what Optuna's callback for Lightning reads of the private part that has this name there."""
+        return SimpleNamespace(is_distributed=self.strategy.world_size > 1)
 
     @property
     def num_logical_ranks(self) -> int | None:
