@@ -45,3 +45,9 @@ def test_a_start_that_was_ended_while_it_waited_is_left_behind(pool: ThreadPoolE
         with pytest.raises(RuntimeError, match=r"Ranks \[1\] of 3 did not start|Rank 0, or another rank"):
             future.result(60)
     assert [future.result(60) for future in begin(pool, store, 2, 1, 0)] == [1] * NUM_RANKS
+
+
+def test_a_count_of_the_agent_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "two")
+    with pytest.raises(ValueError, match="`TORCHELASTIC_RESTART_COUNT` must be a number from 0, but got 'two'"):
+        restart_count()

@@ -93,7 +93,7 @@ def first_host(node_list: str) -> str:
 
 
 def _from_variables(variables: Mapping[str, str]) -> ProcessEnvironment:
-    rank, world_size = _number_or_none(variables, "RANK"), _number_or_none(variables, "WORLD_SIZE")
+    rank, world_size = number_or_none(variables, "RANK"), number_or_none(variables, "WORLD_SIZE")
     if rank is None or world_size is None:
         missing, other = ("RANK", "WORLD_SIZE") if rank is None else ("WORLD_SIZE", "RANK")
         value, action = variables.get(missing), "Set both, as torchrun does, or neither."
@@ -109,24 +109,24 @@ def _from_variables(variables: Mapping[str, str]) -> ProcessEnvironment:
 
 def _is_slurm_task(variables: Mapping[str, str]) -> bool:
     """Return whether `srun` started this process as one of several, not as a terminal on a step's first task."""
-    step = _number_or_none(variables, "SLURM_STEP_ID")
+    step = number_or_none(variables, "SLURM_STEP_ID")
     if step is None or step >= _FIRST_RESERVED_STEP or "SLURM_PTY_PORT" in variables:
         return False
     return "SLURM_PROCID" in variables and _num_slurm_tasks(variables) > 1
 
 
 def _num_slurm_tasks(variables: Mapping[str, str]) -> int:
-    of_step = _number_or_none(variables, "SLURM_STEP_NUM_TASKS")
-    return of_step or _number_or_none(variables, "SLURM_NTASKS") or 1
+    of_step = number_or_none(variables, "SLURM_STEP_NUM_TASKS")
+    return of_step or number_or_none(variables, "SLURM_NTASKS") or 1
 
 
 def _from_slurm(variables: Mapping[str, str]) -> ProcessEnvironment:
     nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_NODELIST") or "localhost"
     host = variables.get("MASTER_ADDR") or first_host(nodes)
     # Steps of one job may run side by side on the same machine.
-    job, step = _number_or_none(variables, "SLURM_JOB_ID") or 0, _number_or_none(variables, "SLURM_STEP_ID") or 0
-    port = _number_or_none(variables, "MASTER_PORT") or _FIRST_PORT + (job + 101 * step) % _NUM_PORTS
-    rank = _number_or_none(variables, "SLURM_PROCID") or 0
+    job, step = number_or_none(variables, "SLURM_JOB_ID") or 0, number_or_none(variables, "SLURM_STEP_ID") or 0
+    port = number_or_none(variables, "MASTER_PORT") or _FIRST_PORT + (job + 101 * step) % _NUM_PORTS
+    rank = number_or_none(variables, "SLURM_PROCID") or 0
     return ProcessEnvironment(
         "slurm", rank, _num_slurm_tasks(variables), *_local_facts(variables), f"tcp://{host}:{port}"
     )
@@ -135,12 +135,12 @@ def _from_slurm(variables: Mapping[str, str]) -> ProcessEnvironment:
 def _local_facts(variables: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
     """Return the local rank, the number of processes on this machine and the number of machines; None if unknown."""
     if "LOCAL_RANK" not in variables and "RANK" not in variables and _is_slurm_task(variables):
-        node_idx = _number_or_none(variables, "SLURM_NODEID") or 0
+        node_idx = number_or_none(variables, "SLURM_NODEID") or 0
         num_local = _tasks_of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node_idx)
-        num_nodes = _number_or_none(variables, "SLURM_STEP_NUM_NODES")
-        return _number_or_none(variables, "SLURM_LOCALID"), num_local, num_nodes
+        num_nodes = number_or_none(variables, "SLURM_STEP_NUM_NODES")
+        return number_or_none(variables, "SLURM_LOCALID"), num_local, num_nodes
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
-    local_rank, local_world_size, num_nodes = (_number_or_none(variables, name) for name in names)
+    local_rank, local_world_size, num_nodes = (number_or_none(variables, name) for name in names)
     return local_rank, local_world_size, num_nodes
 
 
@@ -152,7 +152,8 @@ def _tasks_of_node(tasks_per_node: str, node_idx: int) -> int | None:
     return counts[node_idx] if node_idx < len(counts) else None
 
 
-def _number_or_none(variables: Mapping[str, str], name: str) -> int | None:
+def number_or_none(variables: Mapping[str, str], name: str) -> int | None:
+    """Return the number in an environment variable, None if it is not set; raise `ValueError` for other text."""
     value = variables.get(name)
     if not value:
         return None

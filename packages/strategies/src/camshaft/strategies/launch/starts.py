@@ -10,6 +10,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from camshaft.strategies.launch.environment import number_or_none
+
 _LONGEST_PAUSE_SECONDS = 0.5
 
 _agreed: int | None = None
@@ -29,8 +31,7 @@ def restart_count() -> int:
     """
     if _agreed is not None:
         return _agreed
-    value = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    return int(value) if value.isdecimal() else 0
+    return number_or_none(os.environ, "TORCHELASTIC_RESTART_COUNT") or 0
 
 
 def agree_on_start(store: Store, rank: int, world_size: int, timeout: timedelta) -> int:
