@@ -16,7 +16,7 @@ import nox
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gate import Gate, Job, print_table
+from gate import Gate, Job, Outcome, print_end, print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -243,22 +243,25 @@ def quick_jobs(session: nox.Session, packages: Collection[Package], *arguments: 
     ]
 
 
-tallies: list[tuple[int, int, int]] = []
+every_outcome: list[Outcome] = []
 
 
-def print_tally() -> None:
-    passed, skipped, failed = map(sum, zip(*tallies, strict=True))
-    print(f"{passed} passed, {skipped} skipped, {failed} failed", flush=True)
+def print_failures_and_tally() -> None:
+    failures = [outcome for outcome in every_outcome if outcome.has_failed]
+    for outcome in failures:
+        print_end(outcome)
+    num_skipped = sum(outcome.result == "skipped" for outcome in every_outcome)
+    num_passed = len(every_outcome) - num_skipped - len(failures)
+    print(f"{num_passed} passed, {num_skipped} skipped, {len(failures)} failed", flush=True)
 
 
 def run_jobs(session: nox.Session, jobs: Iterable[Job], log_dir: Path) -> None:
     """Run `jobs` side by side, print what came out, and fail if one of them did."""
     outcomes = Gate(ROOT, log_dir).run(list(jobs))
     print_table(outcomes)
+    if not every_outcome:  # at exit, since nox itself has more to print and these lines are to be the last
+        atexit.register(print_failures_and_tally)
+    every_outcome.extend(outcomes)
     failed = [outcome.job for outcome in outcomes if outcome.has_failed]
-    num_skipped = sum(outcome.result == "skipped" for outcome in outcomes)
-    if not tallies:  # at exit, since nox itself has more to print and this line is to be the last
-        atexit.register(print_tally)
-    tallies.append((len(outcomes) - num_skipped - len(failed), num_skipped, len(failed)))
     if failed:
-        session.error(f"{', '.join(failed)}: see the output above or {log_dir.relative_to(ROOT)}.")
+        session.error(f"{', '.join(failed)}: see the end of the output or {log_dir.relative_to(ROOT)}.")

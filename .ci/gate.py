@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,13 @@ def stop_group(group: int) -> None:
 def print_outcome(outcome: Outcome) -> None:
     print(f"\n===== {outcome.job}: {outcome.result} after {outcome.seconds:.0f} s =====", flush=True)
     print(outcome.log.read_text(encoding="utf-8", errors="replace"), end="", flush=True)
+
+
+def print_end(outcome: Outcome, num_lines: int = 60) -> None:
+    """Print the last lines of a job's output again, without pytest's warnings, which may be longer than all else."""
+    text = outcome.log.read_text(encoding="utf-8", errors="replace")
+    lines = re.sub(r"^=+ warnings summary .*?(?=^=+ )", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
+    print(f"\n===== the end of {outcome.job}, which {outcome.result} =====", *lines[-num_lines:], sep="\n", flush=True)
 
 
 def print_table(outcomes: Sequence[Outcome]) -> None:

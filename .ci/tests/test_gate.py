@@ -11,7 +11,7 @@ from threading import Timer
 
 import pytest
 
-from gate import Gate, Job, print_table, was_skipped
+from gate import Gate, Job, print_end, print_table, was_skipped
 
 
 def python(name: str, program: str, **environment: str | None) -> Job:
@@ -32,6 +32,22 @@ def test_outcomes_come_in_the_order_of_the_jobs_with_what_each_printed(
     printed = capsys.readouterr().out
     assert "===== slow: passed after" in printed
     assert [line.split()[:2] for line in printed.splitlines()[-2:]] == [["slow", "passed"], ["wrong", "failed"]]
+
+
+def test_the_end_of_a_failure_is_printed_again_without_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test_wrong.py"
+    test.write_text("import warnings\n\ndef test_wrong():\n    warnings.warn('aside')\n    assert 1 == 2\n")
+    job = Job("wrong", (sys.executable, "-m", "pytest", "-q", str(test)))
+    (outcome,) = Gate(tmp_path, tmp_path / "logs").run([job])
+    assert "aside" in capsys.readouterr().out
+    print_end(outcome, num_lines=4)
+    printed = capsys.readouterr().out
+    assert "FAILED" in printed and "aside" not in printed
+    assert len(printed.splitlines()) == 6
+    print_end(outcome)
+    assert "assert 1 == 2" in capsys.readouterr().out
 
 
 def test_the_table_says_how_long_the_processes_of_a_job_computed(
