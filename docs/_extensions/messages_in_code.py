@@ -13,7 +13,7 @@ from sources import Function, Place, Scope, Sources, last_name, resolved
 DEPTH = 4
 """How often a variable is replaced by what was assigned to it."""
 
-WARNS = frozenset({"warn_user", "warn", "rank_zero_warn", "_warn_on_rank_zero"})
+WARNS = frozenset({"warn_user", "warn", "rank_zero_warn"})
 NO_IMPERATIVE = re.compile(
     r"(An?|All|And|Another|As|At|Both|But|Each|Either|Every|Everything|For|From|He|However|If|In|Its?|Neither|No|None|"
     r"Nothing|Of|On|One|Only|Or|Others?|Our|Some|Such|That|The|Their|Then|There|These|They|This|Those|To|Two|We|What|When|"

@@ -74,6 +74,22 @@ def test_a_warning_points_at_the_innermost_line_outside_of_camshaft() -> None:
     assert line == sys._getframe().f_lineno - 1, "the function of the user's in between"
 
 
+@pytest.mark.parametrize(
+    ("rank", "shown"), [(None, ["of all", "own"]), (0, ["of all", "Rank 0: own"]), (1, ["Rank 1: own"])]
+)
+def test_rank_0_alone_warns_of_what_all_ranks_share(
+    rank: int | None, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", str(rank))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_user("of all")
+        warn_user("own", of_rank=True)
+    assert [str(one.message) for one in caught] == shown
+
+
 def test_whoever_only_has_a_similar_name_is_a_user() -> None:
     other = own_module("camshafts.inner", "def warn():\n    warn_user('careful')\n", warn_user=warn_user)
     assert raised(other.warn).filename == "camshafts/inner.py"

@@ -132,11 +132,10 @@ class EarlyStopping(Callback):
         """Stop again, with a warning, if the resumed run had been stopped."""
         if self._has_resumed and self.stopping_reason_message is not None:
             trainer.should_stop = True
-            if trainer.is_global_zero:
-                warn_user(
-                    "EarlyStopping has stopped the run that is resumed, and stops it again: "
-                    f"{self.stopping_reason_message} Change one of its arguments, such as `patience`, to train on."
-                )
+            warn_user(
+                "EarlyStopping has stopped the run that is resumed, and stops it again: "
+                f"{self.stopping_reason_message} Change one of its arguments, such as `patience`, to train on."
+            )
         self._has_resumed = False
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:

@@ -61,7 +61,8 @@ def numbered(
         if not may_end_early:
             warn_user(
                 f"{name_of(loader)} tells that it has {num_batches} batches and has given {num_read}: the epoch ends "
-                "there, without the validation that is due at its last batch. Let `__len__` tell how many there are."
+                "there, without the validation that is due at its last batch. Let `__len__` tell how many there are.",
+                of_rank=True,
             )
 
 

@@ -291,7 +291,7 @@ class Trainer(ArgparseArguments, _Trainer):
         call = _call("fit", self, args, kwargs, "train_dataloaders", train_dataloader=train_dataloader)
         call.arguments["ckpt_path"] = _choose_ckpt_path(call.arguments["ckpt_path"], self._earlier.ckpt_path)
         limits = self.fit_loop.limits
-        if self.max_epochs is None and limits.epoch_limit != math.inf and self.is_global_zero:
+        if self.max_epochs is None and limits.epoch_limit != math.inf:
             warn_user(
                 f"`max_epochs` is not set: training ends after {limits.epoch_limit} epochs. Set it, or pass "
                 "max_epochs=-1 for no limit."

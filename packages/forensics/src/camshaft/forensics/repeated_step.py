@@ -144,8 +144,6 @@ class RepeatedStep(Callback):
         of_ranks = trainer.strategy.all_gather((differing, operations))
         self.left_out = sorted({name for names, _ in of_ranks for name in names})
         known = sorted({name for _, names in of_ranks for name in names})
-        if not trainer.is_global_zero:
-            return
         because = f" Torch knows that {_listed(known)} is not deterministic." if known else ""
         warn_user(
             f"RepeatedStep leaves out what differs when the first step is repeated: {_listed(self.left_out)}.{because} "

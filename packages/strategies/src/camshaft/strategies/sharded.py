@@ -414,7 +414,7 @@ class ShardedStrategy(ParallelStrategy):
             blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
             self.compilation.begin(module, blocks)
         assert isinstance(module, FSDPModule)
-        if self.global_rank == 0 and self._sharding.policy is None:
+        if self._sharding.policy is None:
             warn_of_large_unit(module)
         vars(module)[_STEPS] = ShardedSteps(module)
 

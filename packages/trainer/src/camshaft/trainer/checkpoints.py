@@ -93,7 +93,7 @@ def read_requested(
     found = format_of(checkpoint, trainer.checkpoint_formats)
     if found is not None:
         return StartingPoint(path, *found.for_run(checkpoint, trainer), is_continuing)
-    _check_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else local_path(ckpt_path))
+    _check_left_out(checkpoint, verb, "last" if ckpt_path is None else local_path(ckpt_path))
     return StartingPoint(path, checkpoint, is_continuing=is_continuing)
 
 
@@ -140,10 +140,9 @@ def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
     path = _best_path(trainer)
     if not path:
         return None
-    _warn_on_rank_zero(
-        trainer,
+    warn_user(
         f"`{verb}` was called without a module, so it takes the weights of the best checkpoint of the fit before, "
-        f"{path!r}. Pass the module to keep its weights, or a `ckpt_path`.",
+        f"{path!r}. Pass the module to keep its weights, or a `ckpt_path`."
     )
     return path
 
@@ -170,7 +169,9 @@ def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> tuple[str
     if verb != "fit":
         action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
         raise ValueError(must_be("ckpt_path", "a path, as there is no readable checkpoint yet", "last", verb, action))
-    _warn_on_rank_zero(trainer, "There is no checkpoint to resume from yet: fit starts from scratch.")
+    warn_user(
+        "There is no checkpoint to resume from yet: fit starts from scratch. Pass a path if there is one elsewhere."
+    )
     return None
 
 
@@ -180,13 +181,11 @@ def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -
         if checkpoint.get(JOB_KEY) != job:
             break  # it is of an earlier job, like all before it
         if checkpoint.get(FIT_IDX_KEY) == fit_idx and "optimizer_states" in checkpoint:
-            _warn_on_rank_zero(
-                trainer, f"The processes were restarted: fit resumes from this job's newest checkpoint, {path!r}."
-            )
+            told = f"The processes were restarted: fit resumes from this job's newest checkpoint, {path!r}."
+            warn_user(f"{told} Pass `ckpt_path` to take another.")
             return path, checkpoint
-    _warn_on_rank_zero(
-        trainer, "The processes were restarted, and this job has saved no checkpoint yet: fit starts from scratch."
-    )
+    told = "The processes were restarted, and this job has saved no checkpoint yet: fit starts from scratch."
+    warn_user(f"{told} Save more often with a ModelCheckpoint.")
     return None
 
 
@@ -208,7 +207,7 @@ def _readable(trainer: Any, weights_only: bool | None) -> Iterator[tuple[str, di
             try:
                 found.append((path, _read(trainer, path, weights_only)))
             except CheckpointError as error:
-                _warn_on_rank_zero(trainer, f"{error} Trying the one before.")
+                warn_user(f"{error} Trying the one before.")
         yield from sorted(found, key=lambda one: one[1].get("global_step", 0), reverse=True)
 
 
@@ -294,7 +293,7 @@ def _read(trainer: Any, path: str, weights_only: bool | None) -> dict[str, Any]:
     return checkpoint
 
 
-def _check_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: str) -> None:
+def _check_left_out(checkpoint: dict[str, Any], verb: Verb, path: str) -> None:
     """Raise if fit cannot do without an object that was not unpickled; else warn of those that may be missed.
 
     Hyperparameters are not: the module is there.
@@ -309,9 +308,8 @@ def _check_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: 
         rule = f"one whose states are plain, as objects are not unpickled by default: {listed}"
         action = "Pass weights_only=False if you trust the file."
         raise CheckpointError(must_be("ckpt_path", rule, path, "fit", action), path)
-    _warn_on_rank_zero(
-        trainer,
-        f"Objects in the checkpoint are left out: {listed}. Pass weights_only=False to `{verb}` if you trust the file.",
+    warn_user(
+        f"Objects in the checkpoint are left out: {listed}. Pass weights_only=False to `{verb}` if you trust the file."
     )
 
 
@@ -330,11 +328,6 @@ def note_left_out(error: KeyError, checkpoint: Mapping[str, Any]) -> None:
                 "you trust the file."
             )
             return
-
-
-def _warn_on_rank_zero(trainer: Any, message: str) -> None:
-    if trainer.is_global_zero:
-        warn_user(message)
 
 
 JOB_KEY = "job"

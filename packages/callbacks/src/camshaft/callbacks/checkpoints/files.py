@@ -134,9 +134,10 @@ def can_save_alone(trainer: TrainerProtocol, exception: BaseException, where: st
     if strategy.world_size == 1:
         return True
     warn_user(
-        f"{where} saved nothing after the {type(exception).__name__} on rank {strategy.global_rank}: the "
-        f"{strategy.world_size} processes can only save together, and the others may not have failed. Resume from "
-        "the newest checkpoint of a ModelCheckpoint; for signals, PreemptionCheckpoint saves on all ranks."
+        f"{where} saved nothing after the {type(exception).__name__}: the {strategy.world_size} processes "
+        "can only save together, and the others may not have failed. Resume from the newest checkpoint of a "
+        "ModelCheckpoint; for signals, PreemptionCheckpoint saves on all ranks.",
+        of_rank=True,
     )
     return False
 

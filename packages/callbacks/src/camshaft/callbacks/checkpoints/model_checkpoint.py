@@ -444,8 +444,7 @@ class ModelCheckpoint(Checkpoint):
 
         current = from_rank_zero(trainer.strategy, read)
         if current is None:
-            if trainer.is_global_zero:
-                warn_user(f"{where} keeps nothing before the first validation has logged {name!r}. Check `monitor`.")
+            warn_user(f"{where} keeps nothing before the first validation has logged {name!r}. Check `monitor`.")
             return
         if self.check_monitor_top_k(trainer, current):
             self._keep(trainer, monitor_candidates, current)
@@ -676,7 +675,7 @@ class ModelCheckpoint(Checkpoint):
         if self.dirpath is None or former is None:
             return
         self._loaded_dirpath = None
-        if former != self.dirpath and (self._strategy is None or self._strategy.global_rank == 0):
+        if former != self.dirpath:
             warn_user(
                 f"ModelCheckpoint now saves in {self.dirpath!r}; checkpoints of the resumed run in {former!r} still"
                 f" count in the ranking, and are never removed. Pass dirpath={former!r} to go on there."

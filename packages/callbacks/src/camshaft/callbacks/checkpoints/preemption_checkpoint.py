@@ -96,7 +96,7 @@ class PreemptionCheckpoint(Callback):
         self.preempted = self._should_requeue = self._has_failed = False
         folder = from_rank_zero(trainer.strategy, lambda: self._folder(trainer))
         self.ckpt_path = path = join(folder, self.filename + self.FILE_EXTENSION)
-        if self.requeue and slurm_job() is None and trainer.is_global_zero:
+        if self.requeue and slurm_job() is None:
             warn_user(f"{type(self).__name__} will not requeue: this is not a SLURM job. Submit one by `sbatch`.")
         self._received = []
         self._request = lambda: trainer.preempt(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from camshaft.callbacks.loggers.logged_values import Hyperparameters
+from camshaft.hooks_core.support.processes import process_rank
 
 if TYPE_CHECKING:
     from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
@@ -140,7 +140,4 @@ class SilentExperiment:
 
 def is_rank_zero() -> bool:
     """Return whether this is rank 0 of its run, also before the process group exists."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank() == 0
-    rank = next((os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ), "0")
-    return not rank.isdigit() or int(rank) == 0
+    return not process_rank()

@@ -262,7 +262,7 @@ class LossWatch(Callback):
             raise fault
         if self.action == "stop":
             trainer.should_stop = True
-        if not self._was_bad and trainer.is_global_zero:
+        if not self._was_bad:
             ends = {"stop": " Training stops.", "skip": " The update is left out."}
             warn_user(f"{fault}{ends.get(self.action, '')}", RuntimeWarning)
         self._was_bad = True

@@ -131,7 +131,7 @@ class StragglerReport(Callback):
         self._trainer = trainer
         self._next_step = trainer.global_step + self.every_n_steps - 1
         is_sharded = any(hasattr(parameter, "device_mesh") for parameter in module.parameters())
-        if is_sharded and trainer.is_global_zero:
+        if is_sharded:
             warn_user(
                 f"{type(self).__name__} cannot tell which rank is slow in its forward or backward pass here, where "
                 "sharded ranks wait for each other: it compares data and hooks. Measure compute with `DDPStrategy`."

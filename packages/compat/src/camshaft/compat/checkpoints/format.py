@@ -105,7 +105,7 @@ class ReleaseAdapter(CheckpointAdapter):
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
         """Return the weights without prefixes of wrappers; see `unwrapped`."""
-        return unwrapped(saved, module, tell=self.trainer.is_global_zero)
+        return unwrapped(saved, module)
 
     def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any] | None:
         """Return the state of the data module, which releases since 1.6 saved under its class's name."""
@@ -135,8 +135,7 @@ class ReleaseAdapter(CheckpointAdapter):
         schedulers, added = _scheduler_states(checkpoint, trainer)
         if self.has_average:
             schedulers = [_of_averaging(state) if "_step_count" in state else state for state in schedulers[:1]]
-        if trainer.is_global_zero:
-            warn_user(_summary(checkpoint, progress, self._left_out, added))
+        warn_user(_summary(checkpoint, progress, self._left_out, added))
         return {**checkpoint, "lr_schedulers": schedulers}
 
     def finish(self, run: Run) -> None:
@@ -157,7 +156,7 @@ class ReleaseAdapter(CheckpointAdapter):
                     scheduler.step()
 
 
-def unwrapped(saved: Mapping[str, Any], module: nn.Module, *, tell: bool = True) -> Mapping[str, Any]:
+def unwrapped(saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
     """Return weights under a module's names, if they differ from these by the name of a wrapper alone.
 
     Such names are "module.", "model.module." and "_forward_module." at the start (of parallel wrappers), and
@@ -166,7 +165,6 @@ def unwrapped(saved: Mapping[str, Any], module: nn.Module, *, tell: bool = True)
     Args:
         saved: The weights.
         module: The module that is to take them.
-        tell: Whether to warn of a change.
     """
     own = set(module.state_dict())
     if own == set(saved):
@@ -178,11 +176,10 @@ def unwrapped(saved: Mapping[str, Any], module: nn.Module, *, tell: bool = True)
     renamed[_COMPILED] = {name: name.replace(_COMPILED, "") for name in saved}
     for wrapper, names in renamed.items():
         if len(own) == len(names) == len(saved) and set(names.values()) == own:
-            if tell:
-                warn_user(
-                    f"The names of the checkpoint's weights have {wrapper!r} in them: it is left out. Save the weights "
-                    "of the module itself, not of its wrapper."
-                )
+            warn_user(
+                f"The names of the checkpoint's weights have {wrapper!r} in them: it is left out. Save the weights of "
+                "the module itself, not of its wrapper."
+            )
             return {names[name]: value for name, value in saved.items()}
     return saved
 

@@ -100,7 +100,7 @@ class LedgerCheck(RunLedger):
             step: The last step that was to be checked; rank 0 warns if the ledger ends before.
         """
         self._write(trainer)
-        if trainer.is_global_zero and self.last_step is not None and step > self.last_step:
+        if self.last_step is not None and step > self.last_step:
             ends = f"The ledger {str(self._given)!r} ends at step {self.last_step:,}"
             warn_user(f"{ends}: later ones were not checked. Pass the ledger of the whole run to check them.")
 

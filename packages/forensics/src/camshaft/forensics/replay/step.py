@@ -285,7 +285,7 @@ class StepWatch(Observer):
         is_automatic = getattr(module, "automatic_optimization", True)
         if checkpoint is None or trainer.global_step != self._to_step - 1 or not is_automatic:
             return
-        if checkpoint["fit"].get("gradients") and trainer.is_global_zero:
+        if checkpoint["fit"].get("gradients"):
             warn_user(
                 f"The checkpoint lies inside of the accumulation window of step {self._to_step:,}: the batches before "
                 "it are in the gradients, but are not handed over. Begin with one from before the window to have them."
@@ -468,7 +468,7 @@ def _check_start(trainer: Trainer, run: Run, to_step: int) -> None:
     step_limit = trainer.fit_loop.limits.step_limit
     if to_step > step_limit:
         raise beyond_the_end(to_step, int(step_limit))
-    if trainer.fit_loop.limits.validation_seconds is not None and trainer.is_global_zero:
+    if trainer.fit_loop.limits.validation_seconds is not None:
         warn_user(
             "`val_check_interval` is a time, so a replay validates after other batches than the run did. Where "
             "validation changes what follows, the replay differs. Give the interval in batches for exact replays."

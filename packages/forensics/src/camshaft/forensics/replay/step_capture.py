@@ -301,7 +301,8 @@ class StepCapture:
             write_checkpoint({name: value for name, value in contents.items() if name != "facts"}, path)
         except Exception as error:  # what happened in training is not to be hidden by this
             problem = f"{type(error).__name__}: {error}".rstrip(".")
-            warn_user(f"{self._where} could not write the capture {path}: {problem}. Name a folder with room for it.")
+            action = "Name a folder with room for it."
+            warn_user(f"{self._where} could not write the capture {path}: {problem}. {action}", of_rank=True)
         self._calls, self._state = [], {}
 
     def _read_state(self) -> dict[str, Any]:

@@ -24,13 +24,23 @@ def must_be(field: str, rule: str, value: object, where: str, action: str) -> st
     return f"`{field}` must be {rule}, but got {value!r} ({type(value).__name__}) in {where}. {action}"
 
 
-def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+def warn_user(message: str, category: type[Warning] = UserWarning, *, of_rank: bool = False) -> None:
     """Warn at the innermost line outside of camshaft: the call of a verb, or a hook that called into camshaft.
+
+    Of several ranks, rank 0 alone warns.
 
     Args:
         message: What to say.
         category: The kind of warning.
+        of_rank: Whether the cause is this rank's own, such as its data. Each rank that calls warns then, by its number.
     """
+    from camshaft.hooks_core.support.processes import process_rank  # which imports the catalogue, which imports this
+
+    rank = process_rank()
+    if of_rank and rank is not None:
+        message = f"Rank {rank}: {message}"
+    elif rank:
+        return
     frame: FrameType | None = sys._getframe(1)
     stacklevel = 2
     while frame is not None and _is_own(frame):

@@ -340,7 +340,7 @@ class FitData:
         has_step = run.hooks.validation_step is not None
         overfit = limits.train_limit if limits.overfit_batches and has_step else None
         has_batches = validation.load(run, overfit) if has_step or run.loaders.get("validate") is not None else False
-        if has_step != bool(validation.loaders) and run.strategy.global_rank == 0:
+        if has_step != bool(validation.loaders):
             there, missing = "validation loader", "`validation_step`: validation is left out. Define it"
             if has_step:
                 there, missing = "`validation_step`", "validation loader: validation is left out. Pass one"

@@ -267,17 +267,17 @@ class EvenLoader(ResumableLoader):
         """Give batches while all processes have one. Collective."""
         while True:
             batch = next(batches, _MISSING)
-            everybody_has_one = self._strategy.reduce(torch.tensor(int(batch is not _MISSING)), "min")
-            if not everybody_has_one.item():
+            num_with_one = int(self._strategy.reduce(torch.tensor(int(batch is not _MISSING)), "sum"))
+            if num_with_one < self._strategy.world_size:
                 break
             if not self._is_compared:
                 self._is_compared = True
                 self._warn_of_same(batch)
             yield batch
-        if batch is not _MISSING:
+        if num_with_one:
             warn_user(
-                f"The training loader ({type(self.loader).__name__}) of another process has no more batches, so the "
-                "epoch ends for all, and the rest of this one is left out. Give every process as many batches."
+                f"The training loaders of {num_with_one} of {self._strategy.world_size} processes have more batches, "
+                "which are left out: the epoch ends for all with the shortest. Give every process as many batches."
             )
 
     def _warn_of_same(self, first: Any) -> None:
@@ -286,7 +286,7 @@ class EvenLoader(ResumableLoader):
         checksums = dict(self._strategy.all_gather((data_rank, checksum(first))))
         knows_place = any(hasattr(dataset, name) for names in _PLACES for name in names)
         shares = knows_place or getattr(dataset, "_distributed", None)
-        if not shares and len(set(checksums.values())) == 1 and self._strategy.global_rank == 0:
+        if not shares and len(set(checksums.values())) == 1:
             warn_user(
                 f"All processes train on the same batches: the stream ({type(dataset).__name__}) begins alike in each. "
                 "Give each process a share: `datasets.distributed.split_dataset_by_node`, or let `__iter__` take every "

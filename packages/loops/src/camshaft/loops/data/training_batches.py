@@ -66,7 +66,6 @@ class TrainingBatches:
         self._epochs = self._running = _Epoch(num_batches)
         self.step_ratio = 1.0
         self.watches: Sequence[Watch] = ()
-        self._is_first_process = strategy is None or strategy.global_rank == 0
         self._ahead = ReadAhead()
         self._knows_samples = False
         self._first = 0
@@ -215,7 +214,7 @@ class TrainingBatches:
         knows = None not in (*before[1:], *now[1:])
         sizes = [of_run[0] * (sum(of_run[1:]) if knows else 1) for of_run in (before, now)]
         self.step_ratio = sizes[0] / sizes[1]
-        if sizes[0] != sizes[1] and self._is_first_process:
+        if sizes[0] != sizes[1]:
             what = "samples" if knows else "batches"
             warn_user(
                 f"{now[0]} in place of {before[0]} processes go on, so a step of all takes {sizes[1]} {what} in place "

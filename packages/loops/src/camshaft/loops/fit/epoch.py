@@ -134,10 +134,11 @@ class TrainingEpoch:
         """Count a batch that is None, and warn of the first."""
         self._progress.batches.started += 1
         self._progress.batches.processed += 1
-        if not self._has_warned_of_none and self._run.strategy.global_rank == 0:
+        if not self._has_warned_of_none:
             warn_user(
                 "The train loader gave None in place of a batch: such batches are left out. "
-                "Drop them in the dataset or sampler to count only what trains."
+                "Drop them in the dataset or sampler to count only what trains.",
+                of_rank=True,
             )
         self._has_warned_of_none = True
 

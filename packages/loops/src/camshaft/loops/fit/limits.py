@@ -385,7 +385,7 @@ class StoppingRules:
             or self.max_seconds is not None
             or any(mentions_method(type(one).__mro__, "should_stop") for one in (run.module, run.data, *run.callbacks))
         ):
-            if not (may_update or self._has_warned) and run.strategy.global_rank == 0:
+            if not (may_update or self._has_warned):
                 warn_user(
                     f"No update was made in epoch {progress.current_epoch - 1}: `{type(run.module).__qualname__}."
                     f"training_step` {did} in any batch. {action} in some."

@@ -61,8 +61,7 @@ def begin_logical_ranks(run: Run) -> None:
         rule, action = "one that keeps the values of each logical rank", "Pass a `LogicalMetricLog`, or none."
         raise TypeError(must_be("metrics", rule, run.metrics, run.verb, action))
     run.logical = logical_ranks_of(strategy)
-    if strategy.global_rank == 0:
-        _warn_of_world_size(run)
+    _warn_of_world_size(run)
 
 
 def share_numbers(run: Run) -> None:

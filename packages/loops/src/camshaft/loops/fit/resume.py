@@ -70,8 +70,7 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     if getattr(run.module, "strict_loading", True):
         load_module_state(run.module, weights)
         return
-    if run.strategy.global_rank == 0:
-        warn_of_other_names(run.module, weights)
+    warn_of_other_names(run.module, weights)
     load_module_state(run.module, weights, strict=False)
 
 
@@ -210,7 +209,7 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
         is_other = bool(own - saved and saved - own) if saved_class is None else own != saved
         _check_class("optimizer", optimizer, saved_class, saved - own, is_other=is_other)
         if names[idx] != own_names[idx]:
-            state = _by_names(state, names[idx], own_names[idx], warns=run.strategy.global_rank == 0)
+            state = _by_names(state, names[idx], own_names[idx])
         run.strategy.load_optimizer_state(optimizer, state)
     classes = checkpoint["fit"].get("scheduler_classes") or [None] * len(schedulers)
     for scheduler, state, saved_class in zip(schedulers, scheduler_states, classes, strict=True):
@@ -247,7 +246,7 @@ def _check_class(
         )
 
 
-def _by_names(state: Any, saved: list[Any], own: list[Any], *, warns: bool) -> Any:
+def _by_names(state: Any, saved: list[Any], own: list[Any]) -> Any:
     """Return an optimizer's state with the parameters in its own order, or as it is, with a warning, if it has others.
 
     An optimizer takes the states of parameters by their places, so those of a module that declares its parts in another
@@ -259,7 +258,7 @@ def _by_names(state: Any, saved: list[Any], own: list[Any], *, warns: bool) -> A
         groups = [{**one, "params": [places[next(names)] for _ in one["params"]]} for one in state["param_groups"]]
         return {**state, "param_groups": groups}
     unlike = next(((before, now) for before, now in zip(saved, own, strict=False) if before != now), None)
-    if unlike is not None and warns:
+    if unlike is not None:
         warn_user(
             "The optimizer's state in the checkpoint is of other parameters. It is taken by their places: that of "
             f"{unlike[0]!r} for {unlike[1]!r}, and so on. Unless they were only renamed, load the weights alone, by "
@@ -306,7 +305,7 @@ def first_settings(run: Run, own: list[list[Any]]) -> list[list[Any]]:
         for name, text in now.items()
         if kind == kind_then and then.get(name, text) != text
     ]
-    if others and run.strategy.global_rank == 0:
+    if others:
         warn_user(
             f"`configure_optimizers` gives other settings than when the run began, and those of the checkpoint count: "
             f"{'; '.join(dict.fromkeys(others))}. Set what is to be changed in `on_train_start`."

@@ -181,7 +181,8 @@ class LogicalRanks:
         if facts["num_threads"] != torch.get_num_threads():
             warn_user(
                 f"torch computes in {torch.get_num_threads()} threads, the run of the checkpoint in "
-                f"{facts['num_threads']}: results of CPUs may differ in their last bits. Set OMP_NUM_THREADS alike."
+                f"{facts['num_threads']}: results of CPUs may differ in their last bits. Set OMP_NUM_THREADS alike.",
+                of_rank=True,
             )
 
     def gathered(self, state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from torch import Tensor, _weights_only_unpickler
 
 from camshaft.hooks_core.support.messages import warn_user
 from camshaft.strategies.checkpoints.contents import CheckpointError, Keys, leave_out, name_of, unreadable
-from camshaft.strategies.launch.rank_zero import is_rank_zero
 
 # `torch.load` refuses a caller's unpickler where `TORCH_FORCE_WEIGHTS_ONLY_LOAD` is set, but not its parts.
 _torch: Any = torch.serialization
@@ -115,7 +114,7 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
 
 
 def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str) -> dict[str, Any]:
-    """Replace the stand-ins in a checkpoint by plain values, or leave them out with a warning of rank 0.
+    """Replace the stand-ins in a checkpoint by plain values, or leave them out with a warning.
 
     Raises:
         CheckpointError: If weights or optimizers need a value that is left out.
@@ -128,10 +127,10 @@ def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str
         names = sorted(set(required.values()))
         raise _unknown_names(path, names, f"needs {', '.join(names)}, which is not imported, at {', '.join(required)}")
     leave_out(checkpoint, contents.left_out)
-    if places and is_rank_zero():
+    if places:
         listed = ", ".join(f"{place} (a {name})" for place, name in places.items())
         warn_user(f"The checkpoint {str(path)!r} holds objects {problem}: {listed}. They are left out. {action}")
-    if contents.unresolved and is_rank_zero():
+    if contents.unresolved:
         problem = f"configurations with references that stay text: {', '.join(contents.unresolved)}"
         warn_user(f"The checkpoint {str(path)!r} holds {problem}. Pass their values as arguments.")
     return checkpoint

@@ -544,7 +544,7 @@ class Strategy(TorchStrategy, metaclass=StandIn):
         """Warn once of methods that a subclass has and nothing calls."""
         for one in (self, self.precision):
             ignored = [f"`{name}`" for name in getattr(one, "never_called", ()) if is_overridden(one, name)]
-            if ignored and not self._has_warned and self.is_global_zero:
+            if ignored and not self._has_warned:
                 warn_user(
                     f"{type(one).__name__} overrides {', '.join(ignored)}, which nothing calls here. {_ELSEWHERE}"
                 )

@@ -193,7 +193,7 @@ class DDPStrategy(ParallelStrategy, _DDPStrategy):  # type: ignore[misc]
     def attach(self, of_trainer: Mapping[str, Any]) -> None:
         """Choose devices and precision; see `Strategy.attach`."""
         super().attach(of_trainer)
-        if self._start_method != "popen" and self.world_size > 1 and self.is_global_zero:
+        if self._start_method != "popen" and self.world_size > 1:
             warn_user(f"start_method={self._start_method!r} has no effect: each process runs the script. Leave it out.")
         if is_overridden(self, "configure_ddp") or is_overridden(self, "_setup_model"):
             self.wrap_module = self._wrap_by_override

@@ -40,7 +40,7 @@ from camshaft.hooks_core.support.transfer import move_to_device
 from camshaft.loops.data.combined_loader import CombinationMode
 from camshaft.loops.data.combined_loader import CombinedLoader as _CombinedLoader
 from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, isolated_randomness
-from camshaft.strategies import find_process_environment, is_rank_zero, read_checkpoint, write_checkpoint
+from camshaft.strategies import find_process_environment, read_checkpoint, write_checkpoint
 from camshaft.trainer import TrainingModule
 from camshaft.trainer.seeding import GLOBAL_SEED_VARIABLE as _VARIABLE
 from camshaft.trainer.seeding import seed_everything as _seed_everything
@@ -127,8 +127,7 @@ def all_gather_ddp_if_available(tensor: Tensor, group: Any = None, sync_grads: b
 
 def rank_zero_warn(message: Any, category: type[Warning] = UserWarning, **_: Any) -> None:
     """Warn on the first process, at the line that called into camshaft."""
-    if is_rank_zero():
-        warn_user(str(message), category)
+    warn_user(str(message), category)
 
 
 def rank_zero_deprecation(message: Any, *_: Any, **__: Any) -> None:
