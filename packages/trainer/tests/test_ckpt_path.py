@@ -291,8 +291,11 @@ class TestExplicitPath:
                 self.layer = torch.nn.Linear(3, 2)
 
         saving_trainer(tmp_path, max_epochs=1).fit(Regression(), loader())
-        with pytest.raises(RuntimeError, match=r"size mismatch for layer.weight"):
+        rule = r"must be a checkpoint whose weights fit .*Wider, but got '.*last.ckpt' \(str\) in validate\. .*size mis"
+        with pytest.raises(RuntimeError, match=f"(?s)^`ckpt_path` {rule}"):
             quiet_trainer(tmp_path).validate(Wider(), loader(), ckpt_path=tmp_path / "last.ckpt")
+        with pytest.raises(RuntimeError, match=r"(?s)^`path` must be .*last\.ckpt'.*load_from_checkpoint\. .*size m"):
+            Wider.load_from_checkpoint(tmp_path / "last.ckpt")
 
     def test_one_of_another_optimizer_count_is_refused(self, tmp_path: Path) -> None:
         class Scheduled(Regression):

@@ -15,7 +15,7 @@ from torch import Tensor
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import local_copy, local_path
-from camshaft.loops.fit.resume import warn_of_other_names
+from camshaft.loops.fit.resume import naming_checkpoint, warn_of_other_names
 from camshaft.loops.fit.save_only import completed
 from camshaft.strategies import objects_left_out, read_checkpoint
 from camshaft.trainer.checkpoints import CheckpointFormat, format_of, note_left_out
@@ -50,6 +50,7 @@ def rebuild(
 
     Raises:
         ValueError: If the checkpoint has no weights.
+        RuntimeError: If they do not fit the module.
     """
     where = f"{cls.__qualname__}.load_from_checkpoint"
     checkpoint = _read(path, map_location, weights_only)
@@ -74,7 +75,8 @@ def rebuild(
     if not strict:
         warn_of_other_names(module, fitting)
     try:
-        module.load_state_dict(fitting, strict=strict)
+        with naming_checkpoint("path", path, module, where):
+            module.load_state_dict(fitting, strict=strict)
     except RuntimeError as error:
         left_out = [keys[-1] for keys in objects_left_out(checkpoint) if keys[0] == "state_dict"]
         if left_out:

@@ -189,6 +189,7 @@ def _new_run(trainer: Any, call: VerbCall, module: nn.Module) -> Run:
         loaders=loaders,
         metrics=None if verb == "predict" else trainer.metric_log,  # logging is an error there
         checkpoint=start.checkpoint,
+        ckpt_path=start.path,
         checkpoint_adapter=start.adapter,
         write_checkpoint=partial(write_checkpoint, trainer),
     )

@@ -9,7 +9,8 @@ other formats on the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -59,19 +60,43 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
 
     Raises:
         ValueError: If there are no weights in the checkpoint.
-        RuntimeError: If they do not fit the module (from torch). Names that only one of the two has are no such case if
-            the module has `strict_loading = False`.
+        RuntimeError: If they do not fit the module. Names that only one of the two has are no such case if the module
+            has `strict_loading = False`.
     """
     if "state_dict" not in checkpoint:
         rule = "one with the key 'state_dict'"
         raise ValueError(must_be("checkpoint", rule, sorted(checkpoint), "restore_module", "Pass another."))
     weights = completed(run.checkpoint_adapter.weights(checkpoint["state_dict"], run.module), run.module, checkpoint)
     load_module_state: Any = run.strategy.load_module_state
-    if getattr(run.module, "strict_loading", True):
-        load_module_state(run.module, weights)
-        return
-    warn_of_other_names(run.module, weights)
-    load_module_state(run.module, weights, strict=False)
+    with naming_checkpoint("ckpt_path", run.ckpt_path, run.module, run.verb):
+        if getattr(run.module, "strict_loading", True):
+            load_module_state(run.module, weights)
+            return
+        warn_of_other_names(run.module, weights)
+        load_module_state(run.module, weights, strict=False)
+
+
+@contextmanager
+def naming_checkpoint(field: str, path: object, module: nn.Module, where: str) -> Iterator[None]:
+    """Name the checkpoint in torch's error for weights that do not fit a module.
+
+    Args:
+        field: Name of the argument that chose the checkpoint.
+        path: The checkpoint; None leaves the error as it is.
+        module: The module that takes the weights.
+        where: The function that was called.
+
+    Raises:
+        RuntimeError: In place of torch's error, whose text it ends with.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if path is None or not str(error).startswith("Error(s) in loading state_dict"):
+            raise
+        rule = f"a checkpoint whose weights fit {type(module).__qualname__}"
+        action = f"Build the module as it was when it was saved.\n{error}"
+        raise RuntimeError(must_be(field, rule, path, where, action)) from error
 
 
 def warn_of_other_names(module: nn.Module, weights: Mapping[str, Any]) -> None:

@@ -152,6 +152,7 @@ class Run:
             the hooks.
         metrics: Collects what the module logs; None collects nothing.
         checkpoint: A checkpoint to start from.
+        ckpt_path: Path that `checkpoint` was read from, for errors.
         checkpoint_adapter: Translates the states of a checkpoint of another format.
         write_checkpoint: Carries out one request to save. It may return a `PendingSave`, which waits for its end.
         strict_hooks: Whether faults in receivers' hooks are errors.
@@ -190,6 +191,7 @@ class Run:
     loaders: Mapping[str, Any] = attrs.field(factory=dict)
     metrics: MetricSink | None = None
     checkpoint: dict[str, Any] | None = None
+    ckpt_path: object = None
     checkpoint_adapter: CheckpointAdapter = attrs.field(factory=CheckpointAdapter)
     write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
     strict_hooks: bool = True
