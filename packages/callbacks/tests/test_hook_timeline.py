@@ -152,7 +152,9 @@ def test_an_error_inside_of_an_enclosing_hook_closes_what_it_left_open(tmp_path:
     read_trace(timeline)
 
 
-def test_verbs_and_fits_add_up_and_each_has_its_own_part(tmp_path: Path, clock: Clock) -> None:
+def test_verbs_and_fits_add_up_and_each_has_its_own_part(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     timeline, optimizer = HookTimeline(), Optimizer(clock)
     trainer = RecordingTrainer(str(tmp_path), callbacks=[timeline])
     for _ in range(2):
@@ -161,6 +163,7 @@ def test_verbs_and_fits_add_up_and_each_has_its_own_part(tmp_path: Path, clock: 
     hooks.setup("validate")
     validate_once(hooks, 3)
     hooks.teardown("validate")
+    assert capsys.readouterr().out.count(f"are in {timeline.html_path}") == 1
     assert timeline._verbs["fit"].num_runs == 2
     assert sums(timeline)["training_step", "Net", False][:2] == (12, 372)
     assert sums(timeline, "validate")["validation_step", "Net", False][:2] == (3, 60)
@@ -195,12 +198,15 @@ def test_memory_is_bounded_and_the_trace_says_how_much_is_missing(tmp_path: Path
     assert sums(timeline)["training_step", "Net", False][0] == 60
 
 
-def test_files_go_where_they_are_asked_for_one_pair_per_rank(tmp_path: Path, clock: Clock) -> None:
+def test_files_go_where_they_are_asked_for_one_pair_per_rank(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     timeline = HookTimeline(tmp_path / "deep" / "folder", filename="hooks")
     trainer = RecordingTrainer(str(tmp_path), callbacks=[timeline], log_dir=str(tmp_path / "log"))
     trainer.strategy.global_rank = 3
     fit(trainer, Net(clock), Optimizer(clock))
     assert sorted(os.listdir(tmp_path / "deep" / "folder")) == ["hooks-rank3.html", "hooks-rank3.json"]
+    assert capsys.readouterr().out == "", "rank 0 speaks for all"
     assert {event["pid"] for event in read_trace(timeline)} == {3}
     trainer.callbacks = [HookTimeline()]
     fit(trainer, Net(clock), Optimizer(clock))

@@ -23,7 +23,7 @@ class HookTimeline(Callback):
     At the end of each verb, also after an error, each rank writes two files: `<filename>-rank<N>.json`, to be opened at
     ui.perfetto.dev or chrome://tracing, and `<filename>-rank<N>.html`, a self-contained page with the time of each hook
     and receiver, percentiles of batches and their hooks, and the life cycle with its times. Further verbs with the same
-    callback are added to the same files; sums and percentiles cover all of them.
+    callback are added to the same files; sums and percentiles cover all of them. Rank 0 prints once where they are.
 
     Times are those of the host. On a GPU a step returns when its work is queued, so work shows up where the host waits
     for it. "Self" is the time of a call without the hooks that it encloses. The loop's own work (differentiation,
@@ -146,10 +146,13 @@ class HookTimeline(Callback):
         num_all = sum(tally.num_calls for times in self._verbs.values() for tally in times.tallies.values())
         num_dropped = max(num_all - len(events), 0)
         texts = {"json": trace_json(events, rank, num_dropped), "html": report_html(self._verbs, rank)}
+        is_new = self.html_path != f"{start}.html"
         for kind, text in texts.items():
             with replace_file(f"{start}.{kind}") as fresh:
                 fresh.write_text(text, encoding="utf-8")
             setattr(self, f"{kind}_path", f"{start}.{kind}")
+        if is_new and rank == 0:
+            print(f"HookTimeline: the times of hooks are in {self.html_path}, with a trace beside it.", flush=True)
 
 
 def _edge(self: HookTimeline, *arguments: Any) -> None:
