@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -253,6 +254,11 @@ def test_an_unknown_key_of_a_file_is_refused_with_the_closest(
 def test_what_the_trainer_refuses_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, "fit", "--config", "run.yaml", "--trainer.max_epochs=-3")
     assert message.startswith("error: --trainer.max_epochs: `max_epochs` must be at least -1, but got -3 (int)")
+
+
+def test_an_unknown_command_is_refused_with_the_closest_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    told = r"error: `command` must be one of fit, .*, preflight, .*plugins.* got 'plugin' .* Did you mean 'plugins'\?\n"
+    assert re.fullmatch(told, refusal(capsys, "plugin"))
 
 
 def test_a_verb_and_a_module_are_required(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from camshaft.strategies import CheckpointError
 from camshaft.trainer.added_commands import added_commands
 from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
 
+_PROG = "python -m camshaft.trainer"
 _ABOUT = "Train and evaluate a module."
 _SCRIPTS = "A script that imports pytorch_lightning or lightning is run by `python -m camshaft.compat run SCRIPT`."
 _FOUND_BY_TRAINER = ("best", "last")
@@ -35,11 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             `--help` and `--print_config`.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] == ["run"]:
-        refuse(f"`run` is no verb of a trainer. {_SCRIPTS}")
-    others = ", ".join(f"`{name}`" for name in sorted([*added_commands(), "plugins"]))
-    further = f" Further commands: {others}; each has `--help`."
-    CommandLine(words, "python -m camshaft.trainer", f"{_ABOUT} {_SCRIPTS}{further}")
+    others = sorted([*added_commands(), "plugins"])
+    commands = [*CommandLine.subcommands(), *others]
+    if words and not words[0].startswith("-") and words[0] not in commands:
+        [nearest] = difflib.get_close_matches(words[0], commands, n=1, cutoff=0)
+        action = _SCRIPTS if words[0] == "run" else f"Did you mean {nearest!r}?"
+        refuse(must_be("command", f"one of {', '.join(commands)}", words[0], _PROG, action))
+    further = f" Further commands: {', '.join(f'`{name}`' for name in others)}; each has `--help`."
+    CommandLine(words, _PROG, f"{_ABOUT} {_SCRIPTS}{further}")
     return 0
 
 
