@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from camshaft.hooks_core.support.processes import ipython_shell
+
 _SMOOTHING = 0.3  # weight of the newest interval in the rate
 
 
@@ -159,8 +161,7 @@ class ProgressDisplay(Protocol):
 
 def current_output() -> Output:
     """Return the kind of standard output: a terminal that can redraw, a notebook, or neither, such as a pipe."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
+    shell = ipython_shell()
     if shell is not None and "IPKernelApp" in shell.config:  # a kernel with rich output: Jupyter, Colab, VS Code
         return "notebook"
     is_smart = os.environ.get("TERM", "").lower() not in ("dumb", "unknown")

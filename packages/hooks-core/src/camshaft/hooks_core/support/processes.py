@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import FrameType
+from typing import Any
 
 from camshaft.hooks_core.dispatch.compilation import is_compiled_hook
 
@@ -46,6 +47,12 @@ def process_rank() -> int | None:
         return int(distributed.get_rank())
     text = next((os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ), "")
     return int(text) if text.isdecimal() else None
+
+
+def ipython_shell() -> Any:
+    """Return the IPython shell of this process, such as a notebook's; None without one."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
 
 
 _runs: list[tuple[int, Callable[[], str]]] = []

@@ -24,6 +24,7 @@ import torch
 from attrs import define, field, frozen
 from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
+from camshaft.hooks_core.support.processes import ipython_shell
 from camshaft.strategies.launch.environment import num_cores
 from camshaft.strategies.launch.failures import CollectiveError, may_follow_from_another
 from camshaft.strategies.launch.process_group import leave_process_group
@@ -170,9 +171,7 @@ def _run_rank(variables: dict[str, str], num_threads: int, function: Callable[[]
 
 def _display_in_notebook() -> None:
     """Let a notebook show what this fork displays: ipykernel drops it until the fork has printed something."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    session = getattr(getattr(shell, "display_pub", None), "session", None)
+    session = getattr(getattr(ipython_shell(), "display_pub", None), "session", None)
     if session is not None:
         session.pid = os.getpid()
 
