@@ -82,7 +82,7 @@ class CombinedLoader:
             that is drawn anew for each.
         weights: For mode "weighted", a collection like that of the loaders with a number in each place, whose sum does
             not matter. Or a schedule: a function that is given the number of batches before, over all epochs, and the
-            epoch, and returns such a collection.
+            epoch, once for each batch, and returns such a collection.
         stop_criteria: For mode "weighted", when an iteration ends. "cycle_until_all_exhausted": once every loader has
             ended; those that end sooner begin anew. "first_exhausted": with the first loader that ends.
             "all_exhausted_without_replacement": once every loader has ended; those that end sooner are not drawn any

@@ -48,6 +48,7 @@ class WeightedDraws:
     stop_criteria: StopCriteria
     seed: int
     _constant: list[float] | None = attrs.field(init=False)
+    _latest: dict[tuple[int, int], list[float]] = attrs.field(factory=dict, init=False)  # of a schedule
 
     def __attrs_post_init__(self) -> None:
         if self.stop_criteria not in get_args(StopCriteria):
@@ -70,14 +71,19 @@ class WeightedDraws:
         return self.stop_criteria in ("cycle_until_all_exhausted", "cycle_forever")
 
     def at(self, step: int, epoch: int) -> list[float]:
-        """Return the weight of each loader.
+        """Return the weight of each loader. A schedule is asked once for a step.
 
         Raises:
             ValueError: If the schedule returns no valid weights.
         """
         if self._constant is not None:
             return self._constant
-        return self._checked(self.weights(step, epoch), f"{_WHERE}, returned for step {step} of epoch {epoch}")
+        if (step, epoch) not in self._latest:
+            where = f"{_WHERE}, returned for step {step} of epoch {epoch}"
+            weights = self._checked(self.weights(step, epoch), where)
+            self._latest.clear()
+            self._latest[step, epoch] = weights
+        return self._latest[step, epoch]
 
     def length(self, lengths: Sequence[int | float]) -> int | float | None:
         """Return the number of batches that are left in all loaders together; None if draws or a schedule decide it."""
