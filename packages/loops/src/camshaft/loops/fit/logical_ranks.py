@@ -251,19 +251,19 @@ class _RankSteps:
             raise TypeError(must_be("strategy", rule, strategy, type(run.module).__qualname__, action))
         assert run.logical is not None
         self._mode, self._ranks, self._strategy, self._module = mode, run.logical, strategy, run.module
-        self._step, mode._training_step = mode._training_step, self.run
+        self._step = mode.replace_step(self.run)
         self._log: Any = run.metrics or SimpleNamespace(hook=None)
         mode.announce_steps(self._announcing)
-        for optimizer in mode._configured.optimizers:
-            mode._step_hooks.append(optimizer.register_step_pre_hook(self._begin_step))
-            mode._step_hooks.append(optimizer.register_step_post_hook(self._end_step))
-        for idx, scheduler in enumerate(_schedulers_of(mode._configured, run.module)):
+        for optimizer in mode.configured.optimizers:
+            mode.keep_until_close(optimizer.register_step_pre_hook(self._begin_step))
+            mode.keep_until_close(optimizer.register_step_post_hook(self._end_step))
+        for idx, scheduler in enumerate(_schedulers_of(mode.configured, run.module)):
             name = f"step of {type(scheduler).__qualname__} ({idx})"
-            mode._step_hooks.append(_SharedScheduler(scheduler, name, run.logical, strategy, run.module))
+            mode.keep_until_close(_SharedScheduler(scheduler, name, run.logical, strategy, run.module))
 
     def run(self, batches: OfRanks, batch_idx: int, **hiddens: Any) -> OfRanks:
         """Run the module's step for all ranks. Returns their outputs, without graphs."""
-        toggle, log, current = self._mode._configured.toggle, self._log, 0
+        toggle, log, current = self._mode.configured.toggle, self._log, 0
         toggles = [toggle.copy_state() for _ in self._ranks.own]
         hooks = [log.hook for _ in self._ranks.own]  # that each is in
         on_enter = self._ranks.on_enter

@@ -28,6 +28,7 @@ class ManualOptimization:
 
     Attributes:
         num_batches: Batches of the epoch that runs; makes no difference here.
+        configured: The module's optimizers and schedulers.
         settings: The settings; with optimizers they neither accumulate nor clip.
         holds_gradients: False: the module manages its gradients by itself.
         keeps_gradients: True: the module may need its gradients after any batch.
@@ -40,7 +41,7 @@ class ManualOptimization:
     def __init__(self, context: UpdateContext) -> None:
         run = context.run
         self.num_batches: int | float = float("inf")
-        self.settings, self._configured, self._split = context.settings, context.configured, context.split
+        self.settings, self.configured, self._split = context.settings, context.configured, context.split
         self._training_step: Any = run.hooks.training_step
         self._module, self._metrics, self._progress = run.module, run.metrics, context.progress
         self._stepped = False
@@ -53,10 +54,19 @@ class ManualOptimization:
         for step_hook in self._step_hooks:
             step_hook.remove()
         self._step_hooks.clear()
-        for optimizer_idx, optimizer in enumerate(self._configured.optimizers):
+        for optimizer_idx, optimizer in enumerate(self.configured.optimizers):
             announce = with_arguments(self._hooks, "on_before_optimizer_step", optimizer_idx=optimizer_idx)
             hook = partial(self._before_step, announce if wrap is None else wrap(announce))
             self._step_hooks.append(optimizer.register_step_pre_hook(hook))
+
+    def replace_step(self, step: Callable[..., Any]) -> Any:
+        """Call a function in place of the module's `training_step`. Returns what was called until now."""
+        former, self._training_step = self._training_step, step
+        return former
+
+    def keep_until_close(self, *handles: Any) -> None:
+        """Call `remove` of handles when the optimizers are left, or announced anew."""
+        self._step_hooks += handles
 
     def follow(self, settings: OptimizationSettings) -> None:
         """Take other settings.
@@ -64,8 +74,8 @@ class ManualOptimization:
         Raises:
             ValueError: If there are optimizers and the settings accumulate or clip, which is left to the module.
         """
-        if self._configured.optimizers:
-            check_manual(settings, self._configured, type(self._module).__qualname__)
+        if self.configured.optimizers:
+            check_manual(settings, self.configured, type(self._module).__qualname__)
         self.settings = settings
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
