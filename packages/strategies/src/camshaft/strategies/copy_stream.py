@@ -49,10 +49,6 @@ class CopyStream:
             return moved
 
         with self._stream:
-            batch = map_nested(batch, _moves_itself, copied)
+            batch = map_nested(batch, lambda item: hasattr(item, "to"), copied)
         current.wait_stream(self._stream)
         return batch
-
-
-def _moves_itself(item: Any) -> bool:
-    return hasattr(item, "to")

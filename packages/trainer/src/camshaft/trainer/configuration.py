@@ -21,6 +21,7 @@ from camshaft.loops import FitLimits, PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.state.callback_state import check_state_keys
 from camshaft.strategies import SingleDeviceStrategy, choose_device, find_process_environment
 from camshaft.strategies.precision import choose_precision
+from camshaft.trainer.hyperparameters import takes_any
 
 _WHERE = "Trainer"
 _STOCK: Any = stock  # whose `__all__` type checkers do not see
@@ -380,7 +381,7 @@ def choose_strategy(
         _check_int("logical_ranks", logical_ranks, 1, "an int or None", "Pass a power of two, or None for none.")
         ranks["logical_ranks"] = logical_ranks
     if name == "auto":
-        name = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
+        name = "single_device" if is_for_one(accelerator, devices, num_nodes) else "ddp"
     if name == "single_device":
         device = _only_device(accelerator, devices, num_nodes)
         return SingleDeviceStrategy(device, precision=precision, compile=compile, **ranks)
@@ -404,9 +405,8 @@ def _registered_strategy(make: Any, name: str, arguments: Mapping[str, Any]) -> 
     """Return the strategy that a distribution registers, made with the arguments that differ from their defaults."""
     given = {one: value for one, value in arguments.items() if value != _OF_STRATEGIES[one]}
     parameters = inspect.signature(make).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for one in given:
-        if one not in parameters and not takes_any:
+        if one not in parameters and not takes_any(make):
             rule = f"left out with strategy={name!r}, which does not take it"
             raise TypeError(must_be(one, rule, given[one], _WHERE, "Make the strategy yourself, and pass the object."))
     made = make(**given)
@@ -430,7 +430,8 @@ def num_nodes_of(strategy: Any) -> int:
     return int(getattr(strategy, "num_nodes", 1))
 
 
-def _is_for_one(accelerator: Any, devices: Any, num_nodes: Any) -> bool:
+def is_for_one(accelerator: Any, devices: Any, num_nodes: Any) -> bool:
+    """Return whether arguments of a trainer ask for a single device, in a job of one process."""
     if num_nodes != 1 or find_process_environment().world_size > 1:
         return False
     if devices in _ALL_DEVICES:

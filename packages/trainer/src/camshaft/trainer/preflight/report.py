@@ -179,14 +179,12 @@ class Report:
         if not self.memory:
             return []
         kinds = [kind for kind, num_bytes in self.memory.items() if num_bytes or kind == "total"]
-        rows = [f"  {kind:12} {_size(self.memory[kind]):>12} {_size(self._between(kind)):>16}" for kind in kinds]
+        between = self.memory_between_steps
+        rows = [f"  {kind:12} {_size(self.memory[kind]):>12} {_size(between.get(kind, 0)):>16}" for kind in kinds]
         peak, size = self.memory["total"], self.device.num_bytes
         verdict = {True: "fits", False: "does not fit", None: "no update was run"}[self.fits]
         share = f"{peak / size:.0%} of {_size(size)}: {verdict} with a margin of {MARGIN:.0%} for what is not counted"
         return [f"{'memory per rank':16}{'at the peak':>10} {'between updates':>16}", *rows, f"  {share}"]
-
-    def _between(self, kind: str) -> int:
-        return self.memory_between_steps.get(kind, 0)
 
     def _collective_lines(self) -> list[str]:
         columns = "{:20} {:15} {:24} {:>6} {:>6} {:>12}".format

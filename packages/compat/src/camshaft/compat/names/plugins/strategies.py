@@ -25,7 +25,8 @@ from camshaft.compat.names.stand_ins import same_as, settable
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.strategies import DDPStrategy as _DDPStrategy
 from camshaft.strategies import ParallelStrategy as _ParallelStrategy
-from camshaft.strategies import choose_device, find_process_environment
+from camshaft.strategies import choose_device
+from camshaft.trainer.configuration import is_for_one
 
 _KINDS = ("cpu", "cuda", "mps")
 
@@ -260,7 +261,8 @@ def attach_strategy(arguments: dict[str, Any], *, cluster_environment: Any = Non
     if isinstance(strategy, str):
         name = strategy.lower()
         if name == "auto":
-            name = "single_device" if _is_for_one(arguments) else "ddp"
+            asked = (arguments.get("accelerator"), arguments.get("devices"), arguments.get("num_nodes") or 1)
+            name = "single_device" if is_for_one(*(one or "auto" for one in asked)) else "ddp"
         strategy = StrategyRegistry.get({"sharded": "fsdp"}.get(name, name))
         if name == "single_device":
             strategy = type(strategy)(_device_of(accelerator, arguments))
@@ -279,16 +281,6 @@ def attach_strategy(arguments: dict[str, Any], *, cluster_environment: Any = Non
     arguments["strategy"] = strategy
     if isinstance(strategy, _DDPStrategy):
         arguments.pop("sync_batchnorm", None)
-
-
-def _is_for_one(arguments: Mapping[str, Any]) -> bool:
-    devices, num_nodes = arguments.get("devices") or "auto", arguments.get("num_nodes") or 1
-    if num_nodes != 1 or find_process_environment().world_size > 1:
-        return False
-    if devices in ("auto", -1, "-1"):
-        kind = choose_device(arguments.get("accelerator") or "auto").type
-        return kind == "cpu" or torch.accelerator.device_count() == 1
-    return devices in (1, "1") or (isinstance(devices, (list, tuple)) and len(devices) == 1)
 
 
 def _devices_of(accelerator: Accelerator, arguments: Mapping[str, Any]) -> list[torch.device]:

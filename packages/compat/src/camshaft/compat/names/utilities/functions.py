@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 import math
 import os
@@ -32,6 +31,7 @@ from torch.distributed.nn.functional import all_gather
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
+from camshaft.callbacks.finders.batch_size_finder import free_memory, is_out_of_memory
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.compat.names.utilities.types_and_flags import MisconfigurationException
 from camshaft.hooks_core import is_overridden as _is_overridden
@@ -336,18 +336,8 @@ def do_nothing_closure() -> None:
     """Do nothing: a closure for `optimizer.step` without one."""
 
 
-def garbage_collection_cuda() -> None:
-    """Free what Python and torch no longer need."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def is_oom_error(exception: BaseException) -> bool:
-    """Return whether an error is one of insufficient memory."""
-    is_told = any(text in str(exception) for text in ("out of memory", "can't allocate memory"))
-    is_own = isinstance(exception, (torch.OutOfMemoryError, MemoryError))
-    return is_own or (isinstance(exception, RuntimeError) and is_told)
+garbage_collection_cuda = free_memory
+is_oom_error = is_out_of_memory
 
 
 def get_model_size_mb(model: nn.Module) -> float:
