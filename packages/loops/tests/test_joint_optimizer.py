@@ -140,7 +140,9 @@ def test_states_have_the_form_of_torch_and_each_part_loads_its_own() -> None:
     assert other.optimizers[1].num_steps == 1  # type: ignore[attr-defined]
     assert same_bits([other.state[other_net.head.weight]["momentum_buffer"]], [state["state"][2]["momentum_buffer"]])
     assert set(other.state) == set(other_net.parameters()) and len(other.state) == 4
+    assert other.state.get(other_net.head.weight) is other.state[other_net.head.weight]
     other.state.clear()
+    assert other.state.get(other_net.head.weight) is None
     assert not any(one.state for one in other.optimizers)
     with pytest.raises(ValueError, match=r"`param_groups` must be as many as there are parameter groups, 2, but got 1"):
         other.load_state_dict(torch.optim.SGD(net.parameters()).state_dict())
