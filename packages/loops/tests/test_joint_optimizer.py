@@ -74,6 +74,25 @@ def test_a_fit_goes_on_with_the_states_of_all_parts() -> None:
     assert same_bits(weights(whole), weights(second))
 
 
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_fit_that_gives_groups_in_another_order_is_refused(joins: bool) -> None:
+    """Each takes the settings of the one in its place, such as its learning rate."""
+
+    def fit(order: slice, checkpoint: Any = None) -> BareTrainer:
+        def configure(module: nn.Module) -> torch.optim.Optimizer:
+            parts = [torch.optim.SGD(one.parameters(), lr=lr) for one, lr in ((module.layer, 0.1), (module.head, 0.01))]
+            groups = [group for one in parts for group in one.param_groups]
+            return JointOptimizer(*parts[order]) if joins else torch.optim.SGD(groups[order])
+
+        callback = hooked(on_train_epoch_end=lambda trainer, _: trainer.save_checkpoint("epoch"))
+        trainer = BareTrainer(seeded(Net, configure), callbacks=[callback], max_epochs=1)
+        return trainer.fit(Sized(make_batches(1)), checkpoint=checkpoint)
+
+    message = r"must be in the order of the checkpoint.*'head\.weight in the place of group 0, .* was in group 1'"
+    with pytest.raises(ValueError, match=message):
+        fit(slice(None, None, -1), fit(slice(None)).load("epoch"))
+
+
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_a_copy_has_parts_of_its_own_and_their_states(again: Any) -> None:
     net = seeded()
@@ -121,7 +140,9 @@ def test_states_have_the_form_of_torch_and_each_part_loads_its_own() -> None:
     assert other.optimizers[1].num_steps == 1  # type: ignore[attr-defined]
     assert same_bits([other.state[other_net.head.weight]["momentum_buffer"]], [state["state"][2]["momentum_buffer"]])
     assert set(other.state) == set(other_net.parameters()) and len(other.state) == 4
+    assert other.state.get(other_net.head.weight) is other.state[other_net.head.weight]
     other.state.clear()
+    assert other.state.get(other_net.head.weight) is None
     assert not any(one.state for one in other.optimizers)
     with pytest.raises(ValueError, match=r"`param_groups` must be as many as there are parameter groups, 2, but got 1"):
         other.load_state_dict(torch.optim.SGD(net.parameters()).state_dict())

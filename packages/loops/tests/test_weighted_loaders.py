@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
+from bare_parts import BareTrainer, Net, Sized, make_batches, seeded
 from bare_ranks import on_ranks
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -97,6 +98,19 @@ def test_a_schedule_is_given_the_batches_of_all_epochs_and_the_epoch() -> None:
     combined.set_epoch(1)
     assert [batch[0] for batch in combined] == [1, 1, 1]
     assert asked == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (5, 1)]
+
+
+@pytest.mark.filterwarnings("ignore:There is a `validation_step`")
+def test_a_schedule_counts_on_where_the_loader_is_asked_for_again() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Reloaded(Net):
+        def train_dataloader(self) -> Any:
+            schedule = lambda step, epoch: asked.append((step, epoch)) or [1.0]  # noqa: E731
+            return weighted([Sized(make_batches(2))], schedule, "first_exhausted")
+
+    BareTrainer(seeded(Reloaded), max_epochs=3, reload_dataloaders_every_n_epochs=1).fit()
+    assert {epoch: step for step, epoch in reversed(asked)} == {0: 0, 1: 2, 2: 4}
 
 
 @given(

@@ -72,6 +72,15 @@ class Busy(Regression):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": warm_up, "interval": "step"}}
 
 
+class BusyJoint(Busy):
+    """Has an optimizer that holds nothing by itself."""
+
+    def configure_optimizers(self) -> Any:
+        from camshaft.loops import JointOptimizer  # which releases lack
+
+        return JointOptimizer(*(torch.optim.Adam(one.parameters()) for one in (self.layer, self.norm)))
+
+
 class Remembering(Dataset[Any]):
     """Counts what was read, and keeps the count in checkpoints."""
 
@@ -132,9 +141,11 @@ LOADERS = [
 ]
 
 
-def fit(root: Path, make: Any, finder: Callback | None = None, **arguments: Any) -> dict[str, Any]:
+def fit(
+    root: Path, make: Any, finder: Callback | None = None, kind: type[Busy] = Busy, **arguments: Any
+) -> dict[str, Any]:
     seed_everything(11)
-    module, logger = Busy(), ListLogger()
+    module, logger = kind(), ListLogger()
     trainer = quiet_trainer(
         root,
         callbacks=[] if finder is None else [finder],
@@ -172,6 +183,7 @@ def test_a_fit_after_a_search_whose_rate_is_not_used_is_the_fit_without(tmp_path
         {"limit_train_batches": 3, "max_epochs": 3},
         {"precision": "bf16-mixed"},
         {"zero_grad": "after_optimizer_step"},
+        pytest.param({"kind": BusyJoint}, marks=pytest.mark.new_feature("loops")),
     ],
     ids=str,
 )

@@ -49,6 +49,9 @@ needing = adding_names:needing
 broken = adding_names:gone
 Timer = adding_names:Greeter
 
+other = adding_names:Half
+green-ter = adding_names:Greeter
+
 [camshaft.loggers]
 tabular = adding_names:in_folder
 
@@ -142,10 +145,21 @@ def test_the_command_line_finds_them_with_their_arguments(installed: Path, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:`args` of TrainerCLI")
-def test_a_misspelt_name_is_told_by_the_command_line(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("callbacks+=greter", "Did you mean 'greeter'?"),
+        ("callbacks+=green-ter", "registers adding_names:Greeter by that name. No Python identifier"),
+        ("callbacks+=other", "adding-names 1.2 registers adding_names:Half by that name. It is of another kind."),
+        ("strategy=ddp --trainer.strategy.seed=1", "got its argument 'seed' without one. There are: DDPStrategy,"),
+    ],
+)
+def test_a_name_that_the_command_line_cannot_follow_is_told(
+    installed: Path, capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
     with pytest.raises(SystemExit):
-        TrainerCLI(Regression, run=False, args=["--trainer.callbacks+=greter"])
-    assert "Did you mean 'greeter'?" in capsys.readouterr().err
+        TrainerCLI(Regression, run=False, args=f"--trainer.{words}".split())
+    assert message in capsys.readouterr().err
 
 
 def test_plugins_are_listed_with_what_is_broken(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:

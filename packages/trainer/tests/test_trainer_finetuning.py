@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler as schedulers
 from trainer_parts import NO_VALIDATION, Regression, assert_same, loader, quiet_trainer, weights
 
-from camshaft.callbacks import BackboneFinetuning, ModelCheckpoint
+from camshaft.callbacks import BackboneFinetuning, BaseFinetuning, ModelCheckpoint
 from camshaft.hooks_core import Callback
 
 pytestmark = [
@@ -116,6 +116,43 @@ def test_learning_rates_within_epochs_follow_the_scheduler(tmp_path: Path) -> No
     assert [rate[1] / rate[0] for rate in rates[6:9]] == pytest.approx([0.1] * 3)
     first = rates[6][1] * 1.5
     assert [rate[1] for rate in rates[9:]] == pytest.approx([first, first, first * 0.9])
+
+
+class Joint(Headed):
+    """Trains weights by one optimizer and biases by another, each on a schedule of its own."""
+
+    def configure_optimizers(self) -> Any:
+        from camshaft.loops import JointOptimizer  # which releases lack
+
+        trainable = [one for one in self.parameters() if one.requires_grad]
+        parts = [
+            torch.optim.SGD([one for one in trainable if (one.ndim == 2) is is_2d], lr=0.1) for is_2d in (True, False)
+        ]
+        optimizer = JointOptimizer(*parts)
+        return [optimizer], [schedulers.LambdaLR(optimizer, [lambda epoch: 0.5**epoch, lambda epoch: 0.1**epoch])]
+
+
+class UnfreezeWeights(BaseFinetuning):
+    def freeze_before_training(self, module: Any) -> None:
+        self.freeze(module.backbone, train_bn=False)
+
+    def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(module.backbone[2], optimizer.optimizers[0], 0.005)
+
+
+@pytest.mark.new_feature("loops")
+def test_a_group_that_is_added_to_a_part_of_a_joint_optimizer_stays_in_it(tmp_path: Path) -> None:
+    def run(ckpt_path: Path | None = None, **arguments: Any) -> Any:
+        torch.manual_seed(1)
+        trainer = quiet_trainer(tmp_path, callbacks=UnfreezeWeights(), **arguments)
+        trainer.fit(module := Joint(), loader(3), ckpt_path=ckpt_path)
+        return trainer, module
+
+    run(max_epochs=2)[0].save_checkpoint(tmp_path / "two.ckpt")
+    (_, whole), (trainer, resumed) = run(max_epochs=3), run(tmp_path / "two.ckpt", max_epochs=3)
+    assert_same(weights(resumed), weights(whole))
+    assert [group["lr"] for group in trainer.optimizers[0].param_groups] == pytest.approx([0.0125, 0.00125, 0.0001])
 
 
 def test_a_second_fit_goes_on_with_the_backbone_unfrozen(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def save_optimizer(optimizer: Optimizer) -> Iterator[Restore]:
     yield _refill_dict(vars(optimizer))  # also what schedulers read to find that they step too early
     yield from _save_contents(optimizer.param_groups, seen)
     yield from _save_contents(optimizer.state, seen)
+    for part in getattr(optimizer, "optimizers", ()):  # a joint one has no state of its own
+        yield from save_optimizer(part)
 
 
 def local(tensor: Tensor) -> Tensor:

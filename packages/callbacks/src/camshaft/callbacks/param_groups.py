@@ -100,7 +100,7 @@ def follow_groups(scheduler: Any, optimizer: Optimizer, group_idxs: Sequence[int
 
     Args:
         scheduler: The scheduler; nested ones are extended as well.
-        group_idxs: Indexes of the groups, in order.
+        group_idxs: Indexes of the groups, in order: of all that it lacks, or of others.
         where: The class to name in errors.
 
     Raises:
@@ -118,11 +118,11 @@ def follow_groups(scheduler: Any, optimizer: Optimizer, group_idxs: Sequence[int
         if isinstance(base_lrs, list) and base_lrs:
             lr = float(groups[idx]["lr"])
             base = lr * float(base_lrs[0]) / first if first else lr
-            base_lrs[idx:] = [base, *base_lrs[idx + 1 :]]
+            base_lrs[idx : idx + (len(base_lrs) == len(groups))] = [base]
             groups[idx]["initial_lr"] = base
-    for name in ("lr_lambdas", "min_lrs"):
-        of_groups = getattr(scheduler, name, None)
-        if isinstance(of_groups, list) and of_groups:
-            of_groups += of_groups[:1] * (len(groups) - len(of_groups))
+        for name in ("lr_lambdas", "min_lrs"):
+            of_groups = getattr(scheduler, name, None)
+            if isinstance(of_groups, list) and 0 < len(of_groups) < len(groups):
+                of_groups.insert(idx, of_groups[0])
     if isinstance(getattr(scheduler, "_last_lr", None), list):
         scheduler._last_lr = [group["lr"] for group in groups]

@@ -38,7 +38,7 @@ class BaseFinetuning(Callback):
     def __init__(self) -> None:
         self._module: Any = None
         self._optimizers: list[Any] = []
-        self._num_groups: list[int] = []  # of each optimizer when fit started
+        self._first: set[int] = set()  # ids of the parameters in groups that optimizers had when fit started
         self._loaded: dict[str, Any] | None = None
         self._is_fitting = False
 
@@ -176,24 +176,26 @@ class BaseFinetuning(Callback):
         """Add the groups of a checkpoint's optimizers, before their states are loaded."""
         check_unsharded(module, "sharding fixes which parameters are trainable", self)
         self._module, self._optimizers = module, list(trainer.optimizers)
-        self._num_groups = [len(optimizer.param_groups) for optimizer in self._optimizers]
-        loaded, self._loaded = self._loaded, None
-        if loaded is not None:
-            for optimizer, groups in zip(self._optimizers, loaded["param_groups"], strict=False):
-                num_groups = len(optimizer.param_groups)
-                _regroup(optimizer, groups, module, type(self).__name__)
-                self._follow(trainer, optimizer, list(range(num_groups, len(groups))))
+        parts, (loaded, self._loaded) = _parts_of(self._optimizers), (self._loaded, None)
+        own = [(part, len(part.param_groups)) for part in parts]
+        for part, groups in zip(parts, loaded["param_groups"] if loaded else (), strict=False):
+            _regroup(part, groups, module, type(self).__name__)
+        self._first = {id(one) for part, num in own for group in part.param_groups[:num] for one in group["params"]}
+        for optimizer in self._optimizers:
+            self._follow(trainer, optimizer, self._added_to(optimizer))
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Unfreeze the parts that are due."""
         finetune: Any = self.finetune_function
         num_arguments = len(bind(finetune, ("module", "epoch", "optimizer", "optimizer_idx")))
-        for optimizer_idx, (optimizer, num_groups) in enumerate(zip(self._optimizers, self._num_groups, strict=True)):
-            groups = optimizer.param_groups
-            before = [float(group["lr"]) for group in groups]
+        for optimizer_idx, optimizer in enumerate(self._optimizers):
+            before = {id(group): float(group["lr"]) for group in optimizer.param_groups}
             finetune(*(module, trainer.current_epoch, optimizer, optimizer_idx)[:num_arguments])
-            after = [float(group["lr"]) for group in groups]
-            changed = [idx for idx in range(num_groups, len(groups)) if after[idx : idx + 1] != before[idx : idx + 1]]
+            groups = optimizer.param_groups
+            added = [idx for idx, group in enumerate(groups) if id(group) not in before]
+            earlier = [idx for idx in self._added_to(optimizer) if idx not in added]
+            self._follow(trainer, optimizer, added)
+            changed = [idx for idx in earlier if before[id(groups[idx])] != float(groups[idx]["lr"])]
             self._follow(trainer, optimizer, changed)
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,10 +206,15 @@ class BaseFinetuning(Callback):
         every = module.named_parameters(remove_duplicate=False)
         norms = ((name, part) for name, part in module.named_modules(remove_duplicate=False) if _is_batch_norm(part))
         return {
-            "param_groups": [_names_in_groups(optimizer, module) for optimizer in self._optimizers],
+            "param_groups": [_names_in_groups(part, module) for part in _parts_of(self._optimizers)],
             "frozen": [name for name, parameter in every if not parameter.requires_grad],
             "without_statistics": [name for name, part in norms if not part.track_running_stats],
         }
+
+    def _added_to(self, optimizer: Any) -> list[int]:
+        """Return the indexes of the groups that were added since fit started."""
+        groups = enumerate(optimizer.param_groups)
+        return [idx for idx, group in groups if self._first.isdisjoint(map(id, group["params"]))]
 
     def _follow(self, trainer: TrainerProtocol, optimizer: Any, group_idxs: list[int]) -> None:
         """Extend the schedulers to groups that were added, or got another learning rate."""
@@ -226,6 +233,11 @@ def _set_trainable(module: nn.Module, is_trainable: bool) -> None:
         module.track_running_stats = is_trainable
     for parameter in module.parameters(recurse=False):
         parameter.requires_grad = is_trainable
+
+
+def _parts_of(optimizers: Iterable[Any]) -> list[Any]:
+    """Return optimizers, in place of a joint one those that it is made of, which hold its groups."""
+    return [part for one in optimizers for part in getattr(one, "optimizers", [one])]
 
 
 def _names_in_groups(optimizer: Any, module: nn.Module) -> list[list[str | None]]:

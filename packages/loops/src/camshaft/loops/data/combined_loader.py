@@ -170,6 +170,13 @@ class CombinedLoader:
         """
         self._epoch = epoch
 
+    def count_on(self, before: CombinedLoader) -> None:
+        """Count batches for a schedule of weights on from those of another loader, whose place this one takes.
+
+        A fit calls it where it asks for its loader again.
+        """
+        self._progress.num_given = before._progress.num_given
+
     def __len__(self) -> int:
         """Return the number of batches.
 

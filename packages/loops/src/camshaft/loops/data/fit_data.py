@@ -126,7 +126,9 @@ class FitData:
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
             self.loader, self._given = self._shared(given), given
+            before = self.batches
             self._make_batches()
+            self.batches.count_on(before)
         self.batches.count(*limits.train_limit)
         self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:

@@ -103,6 +103,11 @@ class TrainingBatches:
             if isinstance(leaf, ResumableLoader):
                 leaf.set_epoch(epoch)
 
+    def count_on(self, before: TrainingBatches) -> None:
+        """Count batches for schedules of weights on from those of other loaders, whose place these take."""
+        for own, other in zip(combinations_of(self._loader), combinations_of(before._loader), strict=False):
+            own.count_on(other)
+
     @property
     def num_batches(self) -> int | float:
         """Number of batches of the epoch that runs; of a resumed one, with those before the resume."""

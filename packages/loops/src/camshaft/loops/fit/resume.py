@@ -276,11 +276,26 @@ def _by_names(state: Any, saved: list[Any], own: list[Any]) -> Any:
 
     An optimizer takes the states of parameters by their places, so those of a module that declares its parts in another
     order would go to wrong ones.
+
+    Raises:
+        ValueError: If a parameter is in the place of a group that has other settings than its own one had.
     """
     if set(saved) == set(own) and None not in own and isinstance(state, Mapping):
-        places = dict(zip(saved, (place for group in state["param_groups"] for place in group["params"]), strict=True))
-        names = iter(own)
-        groups = [{**one, "params": [places[next(names)] for _ in one["params"]]} for one in state["param_groups"]]
+        places = [(idx, place) for idx, group in enumerate(state["param_groups"]) for place in group["params"]]
+        by_name, names, groups = dict(zip(saved, places, strict=True)), iter(own), []
+        settings = [
+            {name: repr(value) for name, value in group.items() if name not in ("params", "param_names")}
+            for group in state["param_groups"]
+        ]
+        for idx, group in enumerate(state["param_groups"]):
+            taken = [next(names) for _ in group["params"]]
+            moved = next((name for name in taken if settings[by_name[name][0]] != settings[idx]), None)
+            if moved is not None:
+                rule = "in the order of the checkpoint, since each takes the settings of the one in its place"
+                got = f"{moved} in the place of group {idx}, but it was in group {by_name[moved][0]}"
+                action = "Give groups, or the optimizers of a JointOptimizer, in that order."
+                raise ValueError(must_be("param_groups", rule, got, "configure_optimizers", action))
+            groups.append({**group, "params": [by_name[name][1] for name in taken]})
         return {**state, "param_groups": groups}
     unlike = next(((before, now) for before, now in zip(saved, own, strict=False) if before != now), None)
     if unlike is not None:

@@ -177,6 +177,10 @@ class _States(MutableMapping[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         return self._held_by(key)[key]
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return a parameter's state, or the default, without beginning one as `[key]` does."""
+        return self[key] if key in self else default  # noqa: SIM401
+
     def __setitem__(self, key: Any, value: Any) -> None:
         self._held_by(key)[key] = value
 

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.support.messages import must_be
+from camshaft.hooks_core.support.registered_names import describe, registered
 from camshaft.trainer.cli.class_types import (
     CallbackClass,
     ClassType,
@@ -52,7 +53,9 @@ def _bad_value(option: Any, value: Any) -> str:
     classes = [one for one in types if hasattr(one, "named_classes")]
     if classes:
         rule = "a class, by its import path or short name"
-        return f"--{option.dest} must be {rule}, but got {value!r}. {_advice(classes[0], str(value))}"
+        part = getattr(value, "key", None)
+        got = repr(value) if part is None else f"its argument {part!r} without one"
+        return f"--{option.dest} must be {rule}, but got {got}. {_advice(classes[0], '' if part else str(value))}"
     *first, last = dict.fromkeys("null" if one is NoneType else getattr(one, "__name__", str(one)) for one in types)
     return f"--{option.dest} must be {', '.join(first)}{' or ' if first else ''}{last}, but got {value!r}."
 
@@ -74,6 +77,10 @@ def _advice(kind: type[ClassType], name: str) -> str:
     named = kind.named_classes()
     if not module and len(named.get(name, ())) > 1:
         return f"Pass one of {', '.join(f'{one.__module__}.{name}' for one in named[name])}."
+    if name in kind.registered_names():
+        entry = next(one for one in registered(str(kind.group)) if one.name == name)
+        action = "It is of another kind." if name.isidentifier() else "No Python identifier: pass the import path."
+        return f"{describe(entry)} registers {entry.value} by that name. {action}"
     if not module:
         return _closest(name, {*named, *kind.registered_names()})
     try:
@@ -87,7 +94,7 @@ def _closest(name: str, names: Iterable[str]) -> str:
     """Return a suggestion for a name: one that it begins, the closest, or all at its level."""
     last = name.rpartition(".")[2]
     options = sorted(one for one in names if not one.startswith("_") and not one.endswith(".help"))
-    begun = [one for one in options if one.rpartition(".")[2].startswith(last)]
+    begun = [one for one in options if last and one.rpartition(".")[2].startswith(last)]
     close = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     if close:
         return f"Did you mean {close[0]!r}?"
