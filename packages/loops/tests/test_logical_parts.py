@@ -19,7 +19,7 @@ from camshaft.loops import PredictLoop, Run
 from camshaft.loops.data.logical_loader import LogicalLoader
 from camshaft.loops.metrics import MetricLog
 from camshaft.loops.state.logical_ranks import LogicalRanks
-from camshaft.loops.state.random_state import mixed_seed, seed_global_numbers
+from camshaft.loops.state.random_state import are_same, mixed_seed, random_state, seed_global_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -78,6 +78,17 @@ def test_a_pass_goes_on_from_its_state_in_other_hands() -> None:
     assert [[batch.tolist() for batch in step] for step in resumed] == [step[3:] for step in whole[2:]]
     with pytest.raises(ValueError, match="must be that of 30 samples"):
         LogicalLoader(DataLoader(range(30)), run_of(range(4)), "train", 0).load_state_dict(begun.state_dict())  # type: ignore[arg-type]
+
+
+def test_a_pass_that_goes_on_draws_nothing_that_later_passes_draw_from() -> None:
+    generator = torch.Generator()
+    loader = DataLoader(range(40), batch_size=2, shuffle=True, generator=generator)  # type: ignore[arg-type]
+    begun, resumed = [LogicalLoader(loader, run_of(range(4)), "train", 0) for _ in range(2)]
+    next(iter(begun))
+    resumed.load_state_dict(begun.state_dict())
+    numbers = random_state([generator])
+    iter(resumed)
+    assert are_same(random_state([generator]), numbers)
 
 
 class Drawing(Dataset[Any]):
