@@ -36,9 +36,9 @@ from camshaft.loops.data.rest_of_order import (
 from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
 from camshaft.loops.data.stateful_loader import carries_state, is_converted, is_stateless_stream, to_stateful
 from camshaft.loops.data.stateful_streams import (
+    FreshShare,
     FreshStart,
     Shareable,
-    ShareableStream,
     checksum,
     continues_from_end,
     copied,
@@ -434,9 +434,11 @@ class ResumableLoader:
             self._reader.load_state_dict(own)
         self._resumed = iter(self._reader)
 
-    def _go_on_with_stream(self, stream: ShareableStream, state: dict[str, Any]) -> None:
+    def _go_on_with_stream(self, shareable: Shareable, state: dict[str, Any]) -> None:
         """Let the next iteration give this process's share of what is left of a stream."""
-        stream.load_shared_state(copy.deepcopy(state["shared"]))
+        if not shareable.is_own_state:
+            self._fresh_start = FreshShare(shareable.stream, self._source, generators_of(self.loader))
+        shareable.stream.load_shared_state(copy.deepcopy(state["shared"]))
         self._unread, self._was_begun, self.gives_again, self._is_rest_of_stream = None, False, True, True
         self._num_read = self._num_before_load = state["num_read"] - state["is_ahead"]
         self._start = state.get("start")
@@ -454,7 +456,7 @@ class ResumableLoader:
     def _resume(self, state: dict[str, Any]) -> None:
         shareable, is_reshared = self._shareable, self.resharing is not None
         if "shared" in state and shareable and (is_reshared or self._is_stateless or shareable.is_own_state):
-            self._go_on_with_stream(shareable.stream, state)
+            self._go_on_with_stream(shareable, state)
             return
         is_rest = state.get("position", {}).get("stop") is not None
         if self.resharing is not None or is_rest:
