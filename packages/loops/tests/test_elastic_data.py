@@ -184,6 +184,16 @@ def test_workers_read_what_the_process_itself_would_read(chain: list[Leg]) -> No
     assert run(2) == run(0)
 
 
+@pytest.mark.parametrize("chain", [[Leg(2, 3), Leg(1, -1)], [Leg(1, 12), Leg(2, -1)]])
+def test_workers_that_persist_draw_their_seed_once(chain: list[Leg]) -> None:
+    def make_one(_: Any) -> Any:
+        return sequential(23, 2, num_workers=1, persistent_workers=True, shuffle=True)
+
+    whole, found = read_chain(make_one, [Leg(1, -1)], 2), read_chain(make_one, chain, 2)
+    for expected, steps in zip(whole, found, strict=True):
+        assert in_their_order(steps)[:23] == in_their_order(expected)
+
+
 class Lazy(Sampler[int]):
     """Draws as it goes from the numbers that everything else draws from."""
 

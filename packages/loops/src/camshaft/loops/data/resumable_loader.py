@@ -10,6 +10,7 @@ from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from itertools import islice
 from typing import Any, Literal
 
+import torch
 from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
@@ -116,6 +117,7 @@ class ResumableLoader:
         self.resharing: Resharing | None = None
         self.is_ahead = False
         self._rest: RestOfOrder | None = None  # that is read in place of the loader
+        self._has_kept_workers = False
         self._follows_samples = False
         self.gives_again = False
         self._num_before_load = 0  # batches of the iteration before the state of its stream was loaded
@@ -163,7 +165,19 @@ class ResumableLoader:
             self._start = random_state(generators_of(self.loader))
         self._leave_rest()
         self._num_read = self._num_before_load = 0
-        return iter(self._source)
+        if not self._has_kept_workers:
+            return iter(self._source)
+        self._has_kept_workers = False
+        own, self._source.generator = self._source.generator, torch.Generator()
+        self._source.generator.set_state(torch.get_rng_state())
+        try:
+            return iter(self._source)
+        finally:
+            self._source.generator = own
+
+    def _keep_workers(self) -> None:
+        """Let the next iteration draw no seed of workers that would persist, without a stop, since they drew theirs."""
+        self._has_kept_workers = self._is_map_style and getattr(self._source, "persistent_workers", False)
 
     @property
     def _reader(self) -> Any:
@@ -328,6 +342,8 @@ class ResumableLoader:
                 self._resume(state)
             elif self._load_between(state):
                 self._was_begun, self._unread = False, None
+            if not self._was_begun and ("loader" in state or self._is_exhausted):
+                self._keep_workers()
             if "before_begin" in state:
                 restore_random_state(state["before_begin"], generators)
                 self.begin()
@@ -452,6 +468,7 @@ class ResumableLoader:
                 self._rest.finish()
                 self._is_exhausted = True
             self._rest, self._was_begun = None, False
+            self._keep_workers()
 
     def _resume(self, state: dict[str, Any]) -> None:
         shareable, is_reshared = self._shareable, self.resharing is not None
