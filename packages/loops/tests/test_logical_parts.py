@@ -178,17 +178,49 @@ def test_hooks_come_once_for_each_rank_and_steps_once_for_all() -> None:
     callback = hooked(
         on_train_batch_start=lambda trainer, module, batch, idx: log.append(("start", idx, trainer.global_step)),
         on_before_backward=lambda trainer, module, loss: log.append("backward"),
+        on_after_backward=lambda trainer, module: log.append("after"),
         on_before_zero_grad=lambda trainer, module, optimizer: log.append("zero"),
         on_before_optimizer_step=lambda trainer, module, optimizer: log.append("step"),
         on_train_batch_end=lambda trainer, module, out, batch, idx: log.append(("end", idx, trainer.global_step)),
     )
     trainer = BareTrainer(Net(), callbacks=[callback], strategy=LogicalStrategy(2), max_epochs=1)
     trainer.fit(make_loader("dataloader", make_batches(4)))
-    one = ["zero", "backward", "backward", "step"]
+    one = ["zero", "backward", "backward", "after", "step"]
     assert log == [
         *(("start", 0, 0), ("start", 0, 0), *one, ("end", 0, 1), ("end", 0, 1)),
         *(("start", 1, 1), ("start", 1, 1), *one, ("end", 1, 2), ("end", 1, 2)),
     ]
+
+
+class Momentum(Net):
+    """A slow copy of weights, which moves in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = nn.Parameter(torch.zeros(3), requires_grad=False)
+        self.found: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.move()
+        return self.loss(batch)
+
+    def move(self) -> None:
+        self.found.append(self.slow.sum().item())
+        self.slow.data = self.slow + 1
+
+
+class MomentumAtEnd(Momentum):
+    training_step = Net.training_step
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.move()
+
+
+@pytest.mark.parametrize("kind", [Momentum, MomentumAtEnd])
+def test_parameters_that_code_moves_move_once_in_a_step(kind: type[Momentum]) -> None:
+    module = kind()
+    BareTrainer(module, strategy=LogicalStrategy(2), max_epochs=1).fit(make_loader("dataloader", make_batches(8)))
+    assert module.found == [0, 0, 3, 3, 6, 6, 9, 9] and module.slow.tolist() == [4.0] * 3
 
 
 def test_one_rank_that_skips_the_epoch_skips_it_for_all() -> None:
