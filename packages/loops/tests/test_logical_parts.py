@@ -334,7 +334,13 @@ class NamesWorldSize(Net):
         self.share = 1 / getattr(self, "trainer", self).world_size if hasattr(self, "trainer") else 1.0
 
 
-def test_code_that_names_the_number_of_processes_is_warned_of() -> None:
-    trainer = BareTrainer(NamesWorldSize(), strategy=LogicalStrategy(2), max_epochs=1)
-    with pytest.warns(UserWarning, match="The code of NamesWorldSize names `world_size`"):
+class Reducing(NamesWorldSize):
+    def on_train_end(self) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(self.layer.weight)
+
+
+def test_code_that_names_the_processes_is_warned_of() -> None:
+    trainer = BareTrainer(Reducing(), strategy=LogicalStrategy(2), max_epochs=1)
+    with pytest.warns(UserWarning, match="Reducing names `all_reduce`, NamesWorldSize names `world_size`"):
         trainer.fit(DataLoader(DATA))

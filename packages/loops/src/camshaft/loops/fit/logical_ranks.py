@@ -39,6 +39,7 @@ from camshaft.loops.state.logical_ranks import (
 from camshaft.loops.state.of_ranks import OfRanks
 from camshaft.loops.state.run import Run
 
+_OF_PROCESSES = ("world_size", "get_world_size", "all_gather", "all_gather_into_tensor", "all_reduce", "reduce_scatter")
 _MEMBERS = ("logical_ranks", "enter_logical_rank", "leave_logical_ranks", "logical_gradients", "load_logical_gradients")
 
 
@@ -69,7 +70,7 @@ def begin_logical_ranks(run: Run) -> None:
         raise TypeError(must_be("metrics", rule, run.metrics, run.verb, action))
     run.logical = logical_ranks_of(strategy)
     if strategy.global_rank == 0:
-        _warn_of_world_size(run)
+        _warn_of_processes(run)
 
 
 def share_numbers(run: Run) -> None:
@@ -103,20 +104,19 @@ def follow_module(run: Run) -> None:
         ranks.on_enter = enter
 
 
-def _warn_of_world_size(run: Run) -> None:
-    """Warn of receivers whose code names the number of processes, on which results must not depend."""
-    named = []
-    for receiver in (run.module, run.data, *run.callbacks):
-        kind = type(receiver)
+def _warn_of_processes(run: Run) -> None:
+    """Warn of receivers whose code names the number of processes, or a collective: results must not depend on them."""
+    found: dict[str, None] = {}
+    for kind in (kind for receiver in (run.module, run.data, *run.callbacks) for kind in type(receiver).__mro__):
         if kind.__module__.partition(".")[0] in ("camshaft", "lightning", "pytorch_lightning", "torch", "builtins"):
             continue
         functions = [one for one in vars(kind).values() if inspect.isfunction(one)]
-        if any(name in one.__code__.co_names for one in functions for name in ("world_size", "get_world_size")):
-            named.append(kind.__qualname__)
-    if named:
+        names = (name for one in functions for name in _OF_PROCESSES if name in one.__code__.co_names)
+        found.update(dict.fromkeys(f"{kind.__qualname__} names `{name}`" for name in names))
+    if found:
         warn_user(
-            f"The code of {', '.join(named)} names `world_size`: with logical ranks, what it computes must not depend "
-            "on the number of processes. Use the number of logical ranks, `trainer.num_logical_ranks`."
+            f"The code of {', '.join(found)}: with logical ranks, what it computes must not depend on the number of "
+            "processes. Use the number of logical ranks, `trainer.num_logical_ranks`, and log values with `sync_dist`."
         )
 
 
