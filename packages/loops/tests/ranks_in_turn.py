@@ -51,7 +51,7 @@ class TapedStrategy(BareStrategy):
         return pickle.loads(self._tape.sent[self._num_received - 1])
 
     def all_gather(self, value: T) -> list[T]:
-        if not isinstance(value, tuple):  # lengths, with the rank that has them
+        if not isinstance(value, (tuple, torch.Tensor)):  # lengths, with the rank that has them; parts of a sum
             self._tape.known[self.global_rank].append(value)
         return [value] * self.world_size
 

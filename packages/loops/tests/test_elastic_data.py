@@ -26,14 +26,56 @@ NUM_EPOCHS = 2
 KINDS = (
     *("sequential", "shuffled", "own generator", "weighted", "subset", "replacement", "repeated"),
     *("seeded by epoch", "list", "stateful", "batch sampler", "buckets", "distributed", "stateful distributed"),
+    *("distributed by length", "distributed batches"),
 )
 
 legs = st.lists(st.builds(Leg, st.integers(1, 8), st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=5)
 
 
+class ByLength(Sampler[int]):
+    """Takes lengths in place of a dataset, as that of transformers, and shares the order out."""
+
+    def __init__(self, lengths: list[int], num_replicas: int, rank: int) -> None:
+        self.lengths, self.num_replicas, self.rank, self.epoch = lengths, num_replicas, rank, 0
+        self.num_samples = -(-len(lengths) // num_replicas)
+        self.total_size = self.num_samples * num_replicas
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        order = (order * self.total_size)[: self.total_size]
+        return iter(order[self.rank :: self.num_replicas])
+
+
+class DistributedBatches(ByLength):
+    """Shares batches out, and drops a last batch of fewer."""
+
+    drop_last = True
+
+    def __len__(self) -> int:
+        return -(-(len(self.lengths) // 3) // self.num_replicas)
+
+    def __iter__(self) -> Iterator[Any]:
+        order = list(ByLength(self.lengths, 1, 0))
+        batches = [order[first : first + 3] for first in range(0, len(order) - 2, 3)]
+        yield from (batches * self.num_replicas)[self.rank : len(self) * self.num_replicas : self.num_replicas]
+
+
 def loader_of(kind: str, length: int, batch_size: int, drop_last: bool, loader_class: Any, strategy: Any) -> Any:
     if kind == "buckets":
         return loader_class(Indices(length), batch_sampler=Buckets(RandomSampler(Indices(length))))
+    if kind == "distributed by length":
+        by_length = ByLength([1] * length, strategy.world_size, strategy.global_rank)
+        return loader_class(Indices(length), batch_size, sampler=by_length, drop_last=drop_last)
+    if kind == "distributed batches":
+        batches = DistributedBatches([1] * length, strategy.world_size, strategy.global_rank)
+        return loader_class(Indices(length), batch_sampler=batches)
     if kind in ("distributed", "stateful distributed"):
         sampler_class = DistributedSampler if kind == "distributed" else StatefulDistributedSampler
         sampler = sampler_class(Indices(length), strategy.world_size, strategy.global_rank, seed=3)
@@ -62,7 +104,7 @@ def test_each_sample_of_an_epoch_is_read_once_whatever_worlds_it_has(
     epochs = read_chain(make_one, [*chain, Leg(chain[-1].num_ranks, -1)], NUM_EPOCHS)
     for steps, expected in zip(epochs, whole, strict=True):
         found, order = in_their_order(steps), in_their_order(expected)
-        if kind == "buckets":
+        if kind in ("buckets", "distributed batches"):
             found, order = ([batch for step in of_run for batch in step] for of_run in (steps, expected))
         num_padding = len(found) - len(order)
         if (kind, loader_class) == ("own generator", StatefulDataLoader):  # one process draws it at another moment
@@ -142,6 +184,16 @@ def test_workers_read_what_the_process_itself_would_read(chain: list[Leg]) -> No
     assert run(2) == run(0)
 
 
+@pytest.mark.parametrize("chain", [[Leg(2, 3), Leg(1, -1)], [Leg(1, 12), Leg(2, -1)]])
+def test_workers_that_persist_draw_their_seed_once(chain: list[Leg]) -> None:
+    def make_one(_: Any) -> Any:
+        return sequential(23, 2, num_workers=1, persistent_workers=True, shuffle=True)
+
+    whole, found = read_chain(make_one, [Leg(1, -1)], 2), read_chain(make_one, chain, 2)
+    for expected, steps in zip(whole, found, strict=True):
+        assert in_their_order(steps)[:23] == in_their_order(expected)
+
+
 class Lazy(Sampler[int]):
     """Draws as it goes from the numbers that everything else draws from."""
 
@@ -169,6 +221,19 @@ class InBlocks(DistributedSampler[int]):
         return iter(range(self.rank * each, (self.rank + 1) * each))
 
 
+class CountedOnce(ByLength):
+    """Asserts what it counted when it was made."""
+
+    def __init__(self, lengths: list[int], num_replicas: int, rank: int) -> None:
+        super().__init__(lengths, num_replicas, rank)
+        self.num_each = self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(super().__iter__())
+        assert len(order) == self.num_each
+        return iter(order)
+
+
 @pytest.mark.parametrize(
     ("make_sampler", "then", "now"),
     [
@@ -176,6 +241,7 @@ class InBlocks(DistributedSampler[int]):
         (lambda of: OfEach(Indices(12), of.world_size, of.global_rank), 2, 3),
         (lambda of: InBlocks(Indices(12), of.world_size, of.global_rank), 2, 3),
         (lambda of: InBlocks(Indices(12), of.world_size, of.global_rank), 3, 1),
+        (lambda of: CountedOnce([1] * 12, of.world_size, of.global_rank), 1, 3),
         (lambda of: RandomSampler(Indices(12)) if of.world_size == 1 else SequentialSampler(Indices(12)), 1, 2),
         (lambda of: range(12 if of.world_size == 1 else 14), 1, 2),
     ],

@@ -25,6 +25,7 @@ from bare_parts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks_in_turn import in_turn
 from resumable_data import Counting
 from resumed_runs import same_values, without_time
 from torch.utils.data import DataLoader, TensorDataset
@@ -99,6 +100,34 @@ def test_loaders_that_were_passed_are_kept_and_the_others_are_asked_for() -> Non
     assert trainer.data.asked == [("val", 0), ("val", 1), ("val", 2)]
     trainer = train(1, num_epochs=3, start={"val": Sized(make_batches(3))})
     assert trainer.data.asked == [("train", 0), ("train", 1), ("train", 2)]
+
+
+class Splitting:
+    """A data module that draws which samples it takes."""
+
+    def __init__(self) -> None:
+        self.splits: list[list[int]] = []
+
+    def split(self) -> Any:
+        self.splits.append([*torch.randperm(8)[:4].tolist(), random.randrange(100)])
+        return DataLoader(torch.zeros(4, NUM_FEATURES), batch_size=1)  # type: ignore[arg-type]
+
+    train_dataloader = val_dataloader = split
+
+
+def test_processes_draw_alike_where_loaders_are_asked_for_again() -> None:
+    def splits_of(strategy: Any, **settings: Any) -> Any:
+        data, module = Splitting(), Net()
+        module.training_step = lambda batch, batch_idx: module(batch).sum()
+        module.validation_step = lambda batch, batch_idx: None
+        arguments = {"max_epochs": 3, "reload_dataloaders_every_n_epochs": 1, "num_sanity_val_steps": 0, **settings}
+        BareTrainer(module, data=data, strategy=strategy, **arguments).fit()
+        return data.splits
+
+    first, second = in_turn(2, splits_of)
+    assert first[0] != second[0] and first[2:] == second[2:] and len(first) == 6
+    first, second = in_turn(2, lambda strategy: splits_of(strategy, use_distributed_sampler=False))
+    assert not {str(split) for split in first} & {str(split) for split in second}, "each its own"
 
 
 def test_nobody_is_asked_for_validation_loaders_that_are_not_used() -> None:

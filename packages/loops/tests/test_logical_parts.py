@@ -19,7 +19,7 @@ from camshaft.loops import PredictLoop, Run
 from camshaft.loops.data.logical_loader import LogicalLoader
 from camshaft.loops.metrics import MetricLog
 from camshaft.loops.state.logical_ranks import LogicalRanks
-from camshaft.loops.state.random_state import mixed_seed, seed_global_numbers
+from camshaft.loops.state.random_state import are_same, mixed_seed, random_state, seed_global_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -78,6 +78,17 @@ def test_a_pass_goes_on_from_its_state_in_other_hands() -> None:
     assert [[batch.tolist() for batch in step] for step in resumed] == [step[3:] for step in whole[2:]]
     with pytest.raises(ValueError, match="must be that of 30 samples"):
         LogicalLoader(DataLoader(range(30)), run_of(range(4)), "train", 0).load_state_dict(begun.state_dict())  # type: ignore[arg-type]
+
+
+def test_a_pass_that_goes_on_draws_nothing_that_later_passes_draw_from() -> None:
+    generator = torch.Generator()
+    loader = DataLoader(range(40), batch_size=2, shuffle=True, generator=generator)  # type: ignore[arg-type]
+    begun, resumed = [LogicalLoader(loader, run_of(range(4)), "train", 0) for _ in range(2)]
+    next(iter(begun))
+    resumed.load_state_dict(begun.state_dict())
+    numbers = random_state([generator])
+    iter(resumed)
+    assert are_same(random_state([generator]), numbers)
 
 
 class Drawing(Dataset[Any]):
@@ -167,17 +178,49 @@ def test_hooks_come_once_for_each_rank_and_steps_once_for_all() -> None:
     callback = hooked(
         on_train_batch_start=lambda trainer, module, batch, idx: log.append(("start", idx, trainer.global_step)),
         on_before_backward=lambda trainer, module, loss: log.append("backward"),
+        on_after_backward=lambda trainer, module: log.append("after"),
         on_before_zero_grad=lambda trainer, module, optimizer: log.append("zero"),
         on_before_optimizer_step=lambda trainer, module, optimizer: log.append("step"),
         on_train_batch_end=lambda trainer, module, out, batch, idx: log.append(("end", idx, trainer.global_step)),
     )
     trainer = BareTrainer(Net(), callbacks=[callback], strategy=LogicalStrategy(2), max_epochs=1)
     trainer.fit(make_loader("dataloader", make_batches(4)))
-    one = ["zero", "backward", "backward", "step"]
+    one = ["zero", "backward", "backward", "after", "step"]
     assert log == [
         *(("start", 0, 0), ("start", 0, 0), *one, ("end", 0, 1), ("end", 0, 1)),
         *(("start", 1, 1), ("start", 1, 1), *one, ("end", 1, 2), ("end", 1, 2)),
     ]
+
+
+class Momentum(Net):
+    """A slow copy of weights, which moves in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = nn.Parameter(torch.zeros(3), requires_grad=False)
+        self.found: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.move()
+        return self.loss(batch)
+
+    def move(self) -> None:
+        self.found.append(self.slow.sum().item())
+        self.slow.data = self.slow + 1
+
+
+class MomentumAtEnd(Momentum):
+    training_step = Net.training_step
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.move()
+
+
+@pytest.mark.parametrize("kind", [Momentum, MomentumAtEnd])
+def test_parameters_that_code_moves_move_once_in_a_step(kind: type[Momentum]) -> None:
+    module = kind()
+    BareTrainer(module, strategy=LogicalStrategy(2), max_epochs=1).fit(make_loader("dataloader", make_batches(8)))
+    assert module.found == [0, 0, 3, 3, 6, 6, 9, 9] and module.slow.tolist() == [4.0] * 3
 
 
 def test_one_rank_that_skips_the_epoch_skips_it_for_all() -> None:
@@ -291,7 +334,13 @@ class NamesWorldSize(Net):
         self.share = 1 / getattr(self, "trainer", self).world_size if hasattr(self, "trainer") else 1.0
 
 
-def test_code_that_names_the_number_of_processes_is_warned_of() -> None:
-    trainer = BareTrainer(NamesWorldSize(), strategy=LogicalStrategy(2), max_epochs=1)
-    with pytest.warns(UserWarning, match="The code of NamesWorldSize names `world_size`"):
+class Reducing(NamesWorldSize):
+    def on_train_end(self) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(self.layer.weight)
+
+
+def test_code_that_names_the_processes_is_warned_of() -> None:
+    trainer = BareTrainer(Reducing(), strategy=LogicalStrategy(2), max_epochs=1)
+    with pytest.warns(UserWarning, match="Reducing names `all_reduce`, NamesWorldSize names `world_size`"):
         trainer.fit(DataLoader(DATA))

@@ -34,6 +34,16 @@ class Model(TrainingModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
+class Gathering(Model):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.all_gather(self.layer(batch[0])).square().mean()
+
+
+def test_gathering_of_processes_in_a_step_of_each_rank_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"`all_gather` must be called once .* rank 0.* in Gathering"):
+        trainer().fit(Gathering(), loader())
+
+
 def loader() -> Any:
     return DataLoader(TensorDataset(torch.randn(16, 2)), batch_size=2)
 

@@ -218,9 +218,14 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
             The data, each tensor of shape `(processes, *shape)`; as it is on a strategy of a single device.
 
         Raises:
-            RuntimeError: Without a trainer.
+            RuntimeError: Without a trainer, or in what comes for each logical rank, of which a process has several.
         """
         from camshaft.trainer.gathering import all_gather  # rarely needed
+
+        if self.trainer.logical_rank is not None:
+            rule, got = "called once for all logical ranks", f"a call for rank {self.trainer.logical_rank}"
+            action = "Call it in a hook that comes once, such as `on_train_epoch_end`, or leave `logical_ranks` out."
+            raise RuntimeError(must_be("all_gather", rule, got, type(self).__qualname__, action))
 
         return all_gather(data, self.device, self.trainer.strategy, group, sync_grads)
 

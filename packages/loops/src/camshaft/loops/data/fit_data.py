@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import attrs
@@ -18,6 +18,7 @@ from camshaft.loops.data.loaders import (
     training_loader,
 )
 from camshaft.loops.data.resumable_loader import STATELESS_LOADERS, StatelessLoaders
+from camshaft.loops.data.samplers import common_randomness
 from camshaft.loops.data.shared_loader import share_out, with_changed_loaders
 from camshaft.loops.data.training_batches import TrainingBatches as TrainingBatches
 from camshaft.loops.data.training_batches import Watch
@@ -295,8 +296,9 @@ class FitData:
         """Ask for the training loader again before an epoch that is to have a new one. Hooks: train_dataloader."""
         # also if a resumed run has just asked: this one draws the random numbers of the run that was not stopped
         if self._is_due(self._load_epoch):
-            self.origin |= self._moment()
-            self._load_training()
+            with self._alike():
+                self.origin |= self._moment()
+                self._load_training()
             self._follow_loaders()
 
     def prepare_first_epoch(self, *, is_read: bool = True) -> None:
@@ -309,12 +311,19 @@ class FitData:
     def reload_validation_if_due(self) -> None:
         """Ask for the validation loaders again before a validation that is to have new ones. Hooks: val_dataloader."""
         if self._is_due(self._validation_epoch):
-            self._load_validation()
+            with self._alike():
+                self._load_validation()
 
     def follow_validation_limit(self) -> None:
         """Ask for the validation loaders if there were to be none until now. Collective. Hooks: val_dataloader."""
         if self._is_validation_left_out and self._validation.limit_batches != 0:
             self._load_validation()
+
+    def _alike(self) -> AbstractContextManager[None]:
+        """Return a context in which all processes that share data out draw alike, as a data module that splits it."""
+        shares = self._settings.use_distributed_sampler and self._run.logical is None
+        strategy = self._run.strategy
+        return common_randomness(strategy) if shares and strategy.world_size > 1 else nullcontext()
 
     def _is_due(self, last_epoch: int | None) -> bool:
         """Return whether loaders are to be asked for again that were asked for in an epoch, or in none that counts."""

@@ -121,7 +121,8 @@ class LogicalLoader:
                 check_same_order(order, self._sampler, self._strategy, action)
         steps = self._steps(order)
         self._fetches[:] = chain.from_iterable(steps[self._num_read :])
-        self._iterator = iter(self._source)
+        with isolated_randomness(self._generators):  # a resumed pass draws no seed of workers, nor do kept workers
+            self._iterator = iter(self._source)
         return self._iterate(steps, self._iterator)
 
     def _iterate(self, steps: Sequence[Sequence[_Fetch]], batches: Iterator[Any]) -> Iterator[OfRanks]:

@@ -72,7 +72,7 @@ def whole_order(loader: Any, num_ranks: int) -> WholeOrder | None:
     """Return the order of all processes behind the loader of this one; None if it cannot be known.
 
     It is known of map-style data loaders that were shared out or are read by a single process, and of those whose
-    sampler has `num_replicas` and `rank` as torch's `DistributedSampler` has them.
+    sampler, or batch sampler, has `num_replicas` and `rank` as torch's `DistributedSampler` has them.
     """
     if not isinstance(loader, DataLoader) or is_stream(loader) or kind_to_copy(loader) is None:
         return None
@@ -85,15 +85,21 @@ def whole_order(loader: Any, num_ranks: int) -> WholeOrder | None:
     replica = None
     if isinstance(own, SharedSampler):
         own = own.sampler
-    elif order is not None and getattr(own, "num_replicas", None) == num_ranks and hasattr(own, "rank"):
-        own, replica = _as_replica(own, 0, 1), own
+    elif getattr(own, "num_replicas", None) == num_ranks and hasattr(own, "rank"):
+        try:
+            own, replica = _as_replica(own, 0, 1), own
+        except (AttributeError, TypeError):  # its attributes cannot be set, or tell no length
+            return None
     elif num_ranks > 1:
         return None
     try:
         len(own)
     except (TypeError, NotImplementedError):
         return None
-    uneven: Uneven = "cut" if (drops if replica is None else getattr(replica, "drop_last", False)) else "fill"
+    if order is not None and replica is not None:  # that of a batch sampler is about the last batch
+        uneven: Uneven = "cut" if getattr(replica, "drop_last", False) else "fill"
+    else:
+        uneven = "cut" if drops else "fill"
     return WholeOrder(own, batch_size, uneven, drops, replica)
 
 
@@ -102,7 +108,8 @@ def _as_replica(sampler: Any, rank: int, num_replicas: int) -> Any:
     replica = copy.copy(sampler)
     replica.num_replicas, replica.rank = num_replicas, rank
     if hasattr(sampler, "total_size"):  # as `DistributedSampler` computes it when it is made
-        length = len(sampler.dataset)
+        names = ("dataset", "data_source", "lengths")  # the last one of samplers that group by length
+        length = len(next((getattr(sampler, name) for name in names if hasattr(sampler, name)), None))  # type: ignore[arg-type]
         num_each = length // num_replicas if getattr(sampler, "drop_last", False) else -(-length // num_replicas)
         replica.num_samples, replica.total_size = num_each, num_each * num_replicas
     return replica
@@ -110,17 +117,26 @@ def _as_replica(sampler: Any, rank: int, num_replicas: int) -> Any:
 
 def _check_replicas(order: WholeOrder, worlds: Sequence[int]) -> None:
     """Raise `ValueError` unless a distributed sampler gives every so-many-th of one order, and draws nothing for it."""
-    sampler = order.replica
+    is_one_order, cause = False, None
     with isolated_randomness():
-        whole = list(order.sampler)
-        torch.manual_seed(torch.initial_seed() + 1)
-        is_drawn = list(order.sampler) != whole
-        shares = [(rank, size) for size in set(worlds) for rank in {0, size - 1}]
-        shares.append((sampler.rank, sampler.num_replicas))
-        wrong = [share for share in shares if not _is_share(list(_as_replica(sampler, *share)), whole, *share)]
-    if is_drawn or wrong or list(sampler) != list(_as_replica(sampler, sampler.rank, sampler.num_replicas)):
-        rule = "one that gives each process every so-many-th of one order, which the epoch alone decides"
-        raise ValueError(must_be("sampler", rule, sampler, "fit", _DO))
+        try:
+            is_one_order = _gives_one_order(order, worlds)
+        except Exception as error:  # whatever it raises if other attributes were made for its own number of replicas
+            cause = error
+    if not is_one_order:
+        rule = "one that gives rank r of N every N-th of one order, which these two and the epoch decide"
+        raise ValueError(must_be("sampler", rule, order.replica, "fit", _DO)) from cause
+
+
+def _gives_one_order(order: WholeOrder, worlds: Sequence[int]) -> bool:
+    sampler, whole = order.replica, list(order.sampler)
+    torch.manual_seed(torch.initial_seed() + 1)
+    if list(order.sampler) != whole or len(whole) != len(order.sampler):
+        return False
+    shares = [(rank, size) for size in set(worlds) for rank in {0, size - 1}]
+    shares.append((sampler.rank, sampler.num_replicas))
+    is_every = all(_is_share(list(_as_replica(sampler, *share)), whole, *share) for share in shares)
+    return is_every and list(sampler) == list(_as_replica(sampler, sampler.rank, sampler.num_replicas))
 
 
 def _is_share(items: list[Any], whole: list[Any], rank: int, num_replicas: int) -> bool:
@@ -235,12 +251,12 @@ def _draw_order(loader: Any, whole: WholeOrder, position: dict[str, Any]) -> tup
         ValueError: If the sampler is another one, or of another length; or if its order cannot be known, as that of one
             that draws numbers between its items, from generators that others drew from as well.
     """
+    if whole.replica is not None:
+        _check_replicas(whole, position["worlds"])
     check_sampler(whole, position)
     origin, sampler = position["origin"], whole.sampler
     num_items, draws, is_known = position["length"] - origin["before"], True, True
     generators = generators_of(loader)
-    if whole.replica is not None:
-        _check_replicas(whole, position["worlds"])
     with isolated_randomness(generators):
         if "loader" in origin:
             order = _read_order(loader, whole, origin)

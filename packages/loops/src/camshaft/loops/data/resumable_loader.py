@@ -10,6 +10,7 @@ from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from itertools import islice
 from typing import Any, Literal
 
+import torch
 from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.support.messages import must_be, warn_user
@@ -36,9 +37,9 @@ from camshaft.loops.data.rest_of_order import (
 from camshaft.loops.data.samplers import ReplayedSampler, stateful_samplers
 from camshaft.loops.data.stateful_loader import carries_state, is_converted, is_stateless_stream, to_stateful
 from camshaft.loops.data.stateful_streams import (
+    FreshShare,
     FreshStart,
     Shareable,
-    ShareableStream,
     checksum,
     continues_from_end,
     copied,
@@ -116,6 +117,7 @@ class ResumableLoader:
         self.resharing: Resharing | None = None
         self.is_ahead = False
         self._rest: RestOfOrder | None = None  # that is read in place of the loader
+        self._has_kept_workers = False
         self._follows_samples = False
         self.gives_again = False
         self._num_before_load = 0  # batches of the iteration before the state of its stream was loaded
@@ -163,7 +165,19 @@ class ResumableLoader:
             self._start = random_state(generators_of(self.loader))
         self._leave_rest()
         self._num_read = self._num_before_load = 0
-        return iter(self._source)
+        if not self._has_kept_workers:
+            return iter(self._source)
+        self._has_kept_workers = False
+        own, self._source.generator = self._source.generator, torch.Generator()
+        self._source.generator.set_state(torch.get_rng_state())
+        try:
+            return iter(self._source)
+        finally:
+            self._source.generator = own
+
+    def _keep_workers(self) -> None:
+        """Let the next iteration draw no seed of workers that would persist, without a stop, since they drew theirs."""
+        self._has_kept_workers = self._is_map_style and getattr(self._source, "persistent_workers", False)
 
     @property
     def _reader(self) -> Any:
@@ -328,6 +342,8 @@ class ResumableLoader:
                 self._resume(state)
             elif self._load_between(state):
                 self._was_begun, self._unread = False, None
+            if not self._was_begun and ("loader" in state or self._is_exhausted):
+                self._keep_workers()
             if "before_begin" in state:
                 restore_random_state(state["before_begin"], generators)
                 self.begin()
@@ -434,9 +450,11 @@ class ResumableLoader:
             self._reader.load_state_dict(own)
         self._resumed = iter(self._reader)
 
-    def _go_on_with_stream(self, stream: ShareableStream, state: dict[str, Any]) -> None:
+    def _go_on_with_stream(self, shareable: Shareable, state: dict[str, Any]) -> None:
         """Let the next iteration give this process's share of what is left of a stream."""
-        stream.load_shared_state(copy.deepcopy(state["shared"]))
+        if not shareable.is_own_state:
+            self._fresh_start = FreshShare(shareable.stream, self._source, generators_of(self.loader))
+        shareable.stream.load_shared_state(copy.deepcopy(state["shared"]))
         self._unread, self._was_begun, self.gives_again, self._is_rest_of_stream = None, False, True, True
         self._num_read = self._num_before_load = state["num_read"] - state["is_ahead"]
         self._start = state.get("start")
@@ -450,11 +468,12 @@ class ResumableLoader:
                 self._rest.finish()
                 self._is_exhausted = True
             self._rest, self._was_begun = None, False
+            self._keep_workers()
 
     def _resume(self, state: dict[str, Any]) -> None:
         shareable, is_reshared = self._shareable, self.resharing is not None
         if "shared" in state and shareable and (is_reshared or self._is_stateless or shareable.is_own_state):
-            self._go_on_with_stream(shareable.stream, state)
+            self._go_on_with_stream(shareable, state)
             return
         is_rest = state.get("position", {}).get("stop") is not None
         if self.resharing is not None or is_rest:

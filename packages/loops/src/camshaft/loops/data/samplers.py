@@ -177,6 +177,16 @@ def randomness_of_first_rank(strategy: Strategy, generators: Sequence[torch.Gene
     return _with_random_state(strategy.broadcast(shared_random_state(generators)), generators)
 
 
+@contextmanager
+def common_randomness(strategy: Strategy) -> Iterator[None]:
+    """Use the random numbers of the first process, as a context; who had the same goes on as it does. Collective."""
+    with randomness_of_first_rank(strategy, ()):
+        before = shared_random_state(())
+        yield
+        after = shared_random_state(())
+    _follow(before, after, ())
+
+
 def shared_random_state(generators: Sequence[torch.Generator]) -> dict[str, Any]:
     """Return the random numbers that orders are drawn from: not those of devices, which differ by process."""
     return {key: state for key, state in random_state(generators).items() if key != "devices"}

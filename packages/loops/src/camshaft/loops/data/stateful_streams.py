@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from camshaft.loops.data.combined_loader import end_workers
 from camshaft.loops.state.random_state import are_same, isolated_randomness, random_state, restore_random_state
 
 
@@ -36,7 +37,10 @@ class ShareableStream(Protocol):
         """
 
     def load_shared_state(self, state: Any) -> None:
-        """Let the next iteration give this process its share of what is left, whatever the number of processes is."""
+        """Let the next iteration give this process its share of what is left, whatever the number of processes is.
+
+        A state that stays is taken out again: for later iterations the one from before the first load is loaded.
+        """
 
 
 @attrs.frozen
@@ -271,6 +275,37 @@ class FreshStart:
 
     def _position_after(self, first: Any) -> list[Any] | None:
         return None if first is _END else stream_states(self._places)
+
+
+class FreshShare(FreshStart):
+    """The same for a shareable stream, which is put back to its beginning by its own methods.
+
+    In worker processes a state always stays: they iterate over copies of a dataset that it was loaded into.
+
+    Args:
+        stream: The stream, before a state is loaded.
+        loader: The loader that reads it.
+        generators: Generators that the loader owns.
+    """
+
+    def __init__(self, stream: ShareableStream, loader: object, generators: Sequence[torch.Generator]) -> None:
+        super().__init__((), generators)
+        self._stream: Any = stream
+        self._loader = loader
+        self._beginning = self._state()
+
+    def _state(self) -> Any:
+        return copy.deepcopy(self._stream.shared_state(0))
+
+    def _position_after(self, first: Any) -> list[Any] | None:
+        return None if first is _END else [self._state()]
+
+    def _replace(self) -> None:
+        """Put the stream back to its beginning."""
+        end_workers([self._loader])
+        self._stream.load_shared_state(copy.deepcopy(self._beginning))
+        if self.epoch is not None and callable(getattr(self._stream, "set_epoch", None)):
+            self._stream.set_epoch(self.epoch)
 
 
 def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

@@ -9,6 +9,7 @@ called. So all that a hook can see of the run's position is the same on any numb
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
@@ -28,10 +29,17 @@ from camshaft.loops.optimization.automatic import AutomaticOptimization
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.manual import ManualOptimization
 from camshaft.loops.optimization.update import ClosureUpdate, OptimizerUpdate, loss_of, without_graph
-from camshaft.loops.state.logical_ranks import FirstRankBuffers, LogicalRanks, logical_ranks_of, take_common_numbers
+from camshaft.loops.state.logical_ranks import (
+    FirstRankBuffers,
+    LogicalRanks,
+    MovingParameters,
+    logical_ranks_of,
+    take_common_numbers,
+)
 from camshaft.loops.state.of_ranks import OfRanks
 from camshaft.loops.state.run import Run
 
+_OF_PROCESSES = ("world_size", "get_world_size", "all_gather", "all_gather_into_tensor", "all_reduce", "reduce_scatter")
 _MEMBERS = ("logical_ranks", "enter_logical_rank", "leave_logical_ranks", "logical_gradients", "load_logical_gradients")
 
 
@@ -61,7 +69,7 @@ def begin_logical_ranks(run: Run) -> None:
         rule, action = "one that keeps the values of each logical rank", "Pass a `LogicalMetricLog`, or none."
         raise TypeError(must_be("metrics", rule, run.metrics, run.verb, action))
     run.logical = logical_ranks_of(strategy)
-    _warn_of_world_size(run)
+    _warn_of_processes(run)
 
 
 def share_numbers(run: Run) -> None:
@@ -95,20 +103,19 @@ def follow_module(run: Run) -> None:
         ranks.on_enter = enter
 
 
-def _warn_of_world_size(run: Run) -> None:
-    """Warn of receivers whose code names the number of processes, on which results must not depend."""
-    named = []
-    for receiver in (run.module, run.data, *run.callbacks):
-        kind = type(receiver)
+def _warn_of_processes(run: Run) -> None:
+    """Warn of receivers whose code names the number of processes, or a collective: results must not depend on them."""
+    found: dict[str, None] = {}
+    for kind in (kind for receiver in (run.module, run.data, *run.callbacks) for kind in type(receiver).__mro__):
         if kind.__module__.partition(".")[0] in ("camshaft", "lightning", "pytorch_lightning", "torch", "builtins"):
             continue
         functions = [one for one in vars(kind).values() if inspect.isfunction(one)]
-        if any(name in one.__code__.co_names for one in functions for name in ("world_size", "get_world_size")):
-            named.append(kind.__qualname__)
-    if named:
+        names = (name for one in functions for name in _OF_PROCESSES if name in one.__code__.co_names)
+        found.update(dict.fromkeys(f"{kind.__qualname__} names `{name}`" for name in names))
+    if found:
         warn_user(
-            f"The code of {', '.join(named)} names `world_size`: with logical ranks, what it computes must not depend "
-            "on the number of processes. Use the number of logical ranks, `trainer.num_logical_ranks`."
+            f"The code of {', '.join(found)}: with logical ranks, what it computes must not depend on the number of "
+            "processes. Use the number of logical ranks, `trainer.num_logical_ranks`, and log values with `sync_dist`."
         )
 
 
@@ -125,6 +132,7 @@ class LogicalEpoch(TrainingEpoch):
         self._start_hook, self._end_hook = hooks.on_train_batch_start, hooks.on_train_batch_end
         self._may_skip = any(map(returns_anything, hooks.methods("on_train_batch_start")))
         self._buffers = FirstRankBuffers(run.module, len(self._ranks.own))
+        self._moving = MovingParameters(run.module, len(self._ranks.own))
         self._batch_start, self._batch_end = self._start_step, self._end_step
         check_optimization(self.mode, run)
         self.follow_mode()
@@ -136,37 +144,44 @@ class LogicalEpoch(TrainingEpoch):
         for update in getattr(self.mode, "_updates", ()):
             _RankGradients(update, self._run)
 
+    def _each(self) -> Iterator[int]:
+        """Run a part in which hooks of several ranks come in turn. Yields the places of the ranks."""
+        buffers, moving = self._buffers, self._moving
+        moving.begin()
+        for place, _ in self._ranks.each():
+            buffers.follow(place)
+            moving.enter(place)
+            yield place
+        buffers.restore()
+        moving.end()
+
     def _start_step(self, batches: OfRanks, batch_idx: int) -> Any:
         """Move the batches and call the hook for each rank. Collective if the hook may skip the epoch."""
-        run, ranks, move, hook, buffers = self._run, self._ranks, self._move_one, self._start_hook, self._buffers
+        run, ranks, move, hook = self._run, self._ranks, self._move_one, self._start_hook
         ranks.begin_step("train", run.epoch, batch_idx)
         metrics, skips = run.metrics, False
-        for place, rank in ranks.each():
-            buffers.follow(place)
+        for place in self._each():
             batch = batches[place]
             if batch is None:
                 rule, action = "a batch on every logical rank", "Drop samples in the dataset or sampler instead."
-                raise RuntimeError(must_be("batch", rule, None, f"batch {batch_idx} of rank {rank}", action))
+                raise RuntimeError(must_be("batch", rule, None, f"batch {batch_idx} of rank {ranks.current}", action))
             if move is not None:
                 batch = batches[place] = move(batch, 0)
             if metrics is not None:
                 metrics.batch = batch
             skips |= hook(batch, batch_idx) == SKIP_EPOCH
-        buffers.restore()
         if self._may_skip and run.strategy.world_size > 1:
             skips = bool(run.strategy.reduce(torch.tensor(int(skips)), "max").item())
         return SKIP_EPOCH if skips else None
 
     def _end_step(self, outputs: Any, batches: OfRanks, batch_idx: int) -> None:
         """Call the hook for each rank."""
-        hook, buffers = self._end_hook, self._buffers
+        hook = self._end_hook
         if hook is no_op:
             self._ranks.end_part()  # or the numbers would depend on whether somebody has the hook
             return
-        for place, _ in self._ranks.each():
-            buffers.follow(place)
+        for place in self._each():
             hook(_of_place(outputs, place), batches[place], batch_idx)
-        buffers.restore()
 
 
 class _RankGradients:
@@ -184,6 +199,10 @@ class _RankGradients:
         assert run.logical is not None
         self._update, self._ranks, self._strategy = update, run.logical, run.strategy
         self._add, self._module = partial(OptimizerUpdate.run, update, ends_window=False), run.module
+        self._moving = MovingParameters(run.module, len(run.logical.own))
+        self._after_backward: Any = update._on_after_backward
+        if self._after_backward is not None:
+            update._on_after_backward = self._after_backward_of_rank
         of_update: Any = update
         if type(update) is ClosureUpdate:
             of_update.add_gradients, of_update.loss_of = self.add_gradients, self.loss_of
@@ -204,8 +223,10 @@ class _RankGradients:
         """Compute and add the gradients of all ranks. Returns the outputs of their steps, without graphs."""
         update, strategy, outputs = self._update, self._strategy, OfRanks()
         hiddens = update.hiddens
+        self._moving.begin()
         for place, rank in self._ranks.each():
             strategy.enter_logical_rank(rank)  # type: ignore[attr-defined]
+            self._moving.enter(place)
             update.hiddens = None if hiddens is None else hiddens[place]
             output = self._add(batches[place], batch_idx)
             if output is None:
@@ -216,8 +237,16 @@ class _RankGradients:
                 )
             outputs.append(without_graph(output))
         strategy.leave_logical_ranks()  # type: ignore[attr-defined]
+        self._moving.end()
+        if update._window.is_complete and self._after_backward is not None:
+            self._after_backward()
         update.hiddens = hiddens
         return outputs
+
+    def _after_backward_of_rank(self) -> None:
+        """Call the hook if the gradients stay the rank's own; else it comes once, after they were averaged."""
+        if not self._update._window.is_complete:
+            self._after_backward()
 
     def loss_of(self, outputs: OfRanks) -> Any:
         """Return the mean of the losses of all ranks, by which the owner of an update decides. Collective."""
@@ -253,6 +282,7 @@ class _RankSteps:
         self._mode, self._ranks, self._strategy, self._module = mode, run.logical, strategy, run.module
         self._step = mode.replace_step(self.run)
         self._log: Any = run.metrics or SimpleNamespace(hook=None)
+        self._moving = MovingParameters(run.module, len(run.logical.own), take_turns=True)
         mode.announce_steps(self._announcing)
         for optimizer in mode.configured.optimizers:
             mode.keep_until_close(optimizer.register_step_pre_hook(self._begin_step))
@@ -272,6 +302,7 @@ class _RankSteps:
             nonlocal current
             on_enter(place)
             if place not in (-1, current):
+                self._moving.enter(place)
                 toggles[current], hooks[current] = toggle.swap(toggles[place]), log.hook
                 log.hook, current = hooks[place], place
 
@@ -280,10 +311,12 @@ class _RankSteps:
             return without_graph(self._step(batches[place], batch_idx, **of_rank))
 
         self._ranks.on_enter = enter
+        self._moving.begin()
         try:
             return self._ranks.play(self._strategy, step)
         finally:
             self._ranks.on_enter = on_enter
+            self._moving.end()
 
     def _announcing(self, announce: Any) -> Any:
         """Return the hook before an update of an optimizer, for all ranks."""

@@ -7,11 +7,13 @@ subclass of logical ranks for the order in which they act.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import attrs
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.protocols import Strategy
@@ -248,6 +250,54 @@ class FirstRankBuffers:
         for buffer, kept in self._kept:
             buffer.copy_(kept)
         self._kept = []
+
+
+class MovingParameters:
+    """The parameters of a module that code moves by itself, as those of a momentum encoder, where several ranks run.
+
+    These have no gradients. Each rank finds what the first one found; what that one leaves counts. Of many parameters
+    without gradients, as of a model that is not trained, only the smaller ones are followed, up to twice the size of
+    those with gradients: copies of all would take too much memory.
+
+    Args:
+        module: The module.
+        num_ranks: Number of logical ranks of this process.
+        take_turns: Whether a rank may be entered again, and goes on with what it left.
+    """
+
+    def __init__(self, module: nn.Module, num_ranks: int, *, take_turns: bool = False) -> None:
+        sized = [one for one in module.parameters() if num_ranks > 1 and not is_lazy(one)]
+        limit = 2 * sum(one.numel() for one in sized if one.requires_grad)
+        fixed = sorted((one for one in sized if not one.requires_grad), key=torch.Tensor.numel)
+        sizes = accumulate(one.numel() for one in fixed)
+        self._parameters = [one for one, size in zip(fixed, sizes, strict=True) if size <= limit]
+        self._take_turns = take_turns
+        self._place = 0
+        self._found: list[torch.Tensor] = []
+        self._left: dict[int, list[torch.Tensor]] = {}
+
+    def begin(self) -> None:
+        """Begin with the first rank."""
+        self._place, self._found = 0, self._copies()
+
+    @torch.no_grad()
+    def enter(self, place: int) -> None:
+        """Go on with another rank."""
+        if place == self._place:
+            return
+        if self._take_turns or self._place == 0:
+            self._left[self._place] = self._copies()
+        self._place = place
+        for parameter, value in zip(self._parameters, self._left.get(place, self._found), strict=True):
+            parameter.data.copy_(value)  # graphs that wait may hold it
+
+    def end(self) -> None:
+        """End with what the first rank left."""
+        self.enter(0)
+        self._found, self._left = [], {}
+
+    def _copies(self) -> list[torch.Tensor]:
+        return [one.detach().clone() for one in self._parameters]
 
 
 def logical_ranks_of(strategy: Strategy) -> LogicalRanks | None:
