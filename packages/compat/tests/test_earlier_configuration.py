@@ -25,6 +25,18 @@ ONE, TWO = (SGD(Net().parameters(), lr=0.1) for _ in range(2))
 STEP, PLATEAU = StepLR(ONE, 1), ReduceLROnPlateau(TWO)
 
 
+class OfTheirOwn:
+    def __init__(self) -> None:
+        self.optimizer = ONE
+
+    def step(self, metrics: Any = None) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    load_state_dict = state_dict
+
+
 @pytest.mark.parametrize(
     ("era", "returned", "monitors"),
     [
@@ -39,6 +51,8 @@ STEP, PLATEAU = StepLR(ONE, 1), ReduceLROnPlateau(TWO)
         ("1.5", ([ONE], [{"scheduler": STEP, "monitor": "loss"}]), [None]),
         ("1.5", ([ONE], [{"scheduler": STEP, "monitor": "loss", "reduce_on_plateau": True}]), [None]),
         ("1.6", ([ONE], [{"scheduler": STEP, "monitor": "loss", "reduce_on_plateau": True}]), ["loss"]),
+        ("2.1", ([ONE], [{"scheduler": OfTheirOwn(), "monitor": "loss"}]), [None]),
+        ("2.1", ([ONE], [{"scheduler": OfTheirOwn(), "monitor": "loss", "reduce_on_plateau": True}]), ["loss"]),
         ("1.0", ([ONE], STEP), [None]),
         ("0.8", [{"optimizer": ONE, "lr_scheduler": []}, {"optimizer": TWO, "lr_scheduler": PLATEAU}], ["val_loss"]),
         ("1.5", {"optimizer": ONE, "frequency": 3}, []),

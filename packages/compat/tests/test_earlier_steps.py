@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from bare_parts import Batch, Net, Sized, make_batches, same_bits, seeded, weights
-from compat_parts import BareTrainer
+from compat_parts import BareTrainer, quiet_trainer
 from recording_sink import RecordingSink
 from torch import Tensor
 
+from camshaft.compat import TrainingModule
 from camshaft.compat.eras.outputs import log_returned
-from camshaft.hooks_core import Callback
+from camshaft.hooks_core import Callback, HookFaultError
 from camshaft.loops import TestLoop
 
 
@@ -219,3 +221,18 @@ def test_callbacks_may_call_their_base_class_as_their_era_did() -> None:
     trainer = BareTrainer(seeded(Net), callbacks=[Calling()], max_epochs=1, limit_val_batches=0)
     trainer.fit(Sized(make_batches(2)))
     assert called == [0, 0, "end"]
+
+
+@pytest.mark.parametrize("era", ["1.4", None])
+def test_an_evaluation_without_a_step_is_left_out_as_up_to_1_4(tmp_path: Path, era: str | None) -> None:
+    class Untested(TrainingModule):
+        hook_era = era
+
+        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> None: ...
+
+    trainer, loader = quiet_trainer(tmp_path), Sized(make_batches(1))
+    with pytest.warns(UserWarning, match="`test` does nothing, as up to 1.4: .*Untested has no `test_step`"):
+        assert trainer.test(Untested(), loader) == []
+    Untested.hook_era = "1.5"
+    with pytest.raises(HookFaultError, match="`test_step` must be defined"):
+        trainer.test(Untested(), loader)

@@ -192,6 +192,15 @@ def check_a_module_that_was_compiled_in_place_trains_the_same() -> None:
     assert_same_on_all_ranks(weights(compiled))
 
 
+def check_batch_norm_on_cpus_is_refused_where_it_would_be_synchronised() -> None:
+    strategy_of(sync_batchnorm=True).setup_module(Net())
+    try:
+        strategy_of(sync_batchnorm=True).setup_module(Net(has_batch_norm=True))
+    except ValueError as error:
+        text = str(error)
+    assert "`sync_batchnorm` must be False on several CPUs, for which torch has none" in text, text
+
+
 def batch_norm_is_over_all_ranks() -> None:
     """On GPUs alone."""
     strategy = strategy_of("cuda", sync_batchnorm=True)

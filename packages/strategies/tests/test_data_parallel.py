@@ -94,11 +94,6 @@ def test_a_bucket_size_that_makes_no_sense_is_refused(bucket_cap_mb: Any) -> Non
         DDPStrategy(accelerator="cpu", bucket_cap_mb=bucket_cap_mb)
 
 
-def test_synchronized_batch_norm_on_a_cpu_is_refused() -> None:
-    with pytest.raises(ValueError, match="`sync_batchnorm` must be False on CPUs, for which torch"):
-        DDPStrategy(accelerator="cpu", sync_batchnorm=True)
-
-
 def test_batch_norm_layers_are_replaced_and_come_back_with_what_was_learned() -> None:
     shared = nn.BatchNorm1d(4)
     module = nn.Sequential(nn.Linear(4, 4), shared, nn.Sequential(shared, nn.BatchNorm2d(2, affine=False)))

@@ -27,7 +27,7 @@ from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.translation import EarlierSettings, set_attributes, translate_arguments
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
-from camshaft.compat.eras.reading import read_era
+from camshaft.compat.eras.reading import may_evaluate_nothing, read_era
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.gradient_scaler import scaler_of
 from camshaft.compat.module import scheduler_settings
@@ -102,12 +102,18 @@ def _call(verb: str, trainer: Any, args: Any, kwargs: Any, today: str, **earlier
 
 
 def _evaluation(verb: str, earlier: str) -> Any:
-    """Return a verb that evaluates, whose loaders may have an earlier name, and whose loop may print in its own way."""
-    evaluate = getattr(_Trainer, verb)
+    """Return a verb that evaluates, as earlier releases did: with an earlier name for loaders, without a step, and with
+    a loop that may print in its own way."""
+    evaluate, step = getattr(_Trainer, verb), {"validate": "validation_step"}.get(verb, f"{verb}_step")
 
     @wraps(evaluate)
     def evaluated(self: Any, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
         call = _call(verb, self, args, kwargs, "dataloaders", **{earlier: kwargs.pop(earlier, None)})
+        module = self.model if call.arguments["model"] is None else call.arguments["model"]
+        has_step = module is None or is_overridden(module, step)
+        if not has_step and may_evaluate_nothing(module, is_earlier=self._is_earlier):
+            warn_user(f"`{verb}` does nothing, as up to 1.4: {type(module).__qualname__} has no `{step}`. Define it.")
+            return []
         loop, is_verbose = getattr(self, f"{verb}_loop"), call.arguments["verbose"]
         prints_itself = is_verbose and getattr(loop, "prints_itself", False)
         call.arguments["verbose"] = is_verbose and not prints_itself

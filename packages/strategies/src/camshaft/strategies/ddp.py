@@ -29,6 +29,7 @@ _WRAP_ACTION = "Return DistributedDataParallel(model, device_ids=device_ids, ...
 _HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a function of these two."
 # The attributes of `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` with past gradients.
 _POWER_SGD_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _BATCH_NORM_ATTRIBUTES = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "training")
 
 
@@ -74,10 +75,9 @@ class DDPStrategy(ParallelStrategy):
 
     Raises:
         TypeError: If `comm_hook` is not a function of two arguments.
-        ValueError: If `bucket_cap_mb` is not positive, `comm_state` is given without `comm_hook`, or
-            `sync_batchnorm` is set on CPUs, where torch has none; if `logical_ranks` is not a power of two or not a
-            multiple of the number of processes, or is given with `comm_hook`, `static_graph`, `sync_batchnorm` or
-            without `broadcast_buffers`; or as `ParallelStrategy`.
+        ValueError: If `bucket_cap_mb` is not positive, or `comm_state` is given without `comm_hook`; if `logical_ranks`
+            is not a power of two or not a multiple of the number of processes, or is given with `comm_hook`,
+            `static_graph`, `sync_batchnorm` or without `broadcast_buffers`; or as `ParallelStrategy`.
         RuntimeError: As `ParallelStrategy`.
     """
 
@@ -106,8 +106,6 @@ class DDPStrategy(ParallelStrategy):
             broadcast_buffers=broadcast_buffers,
         )
         super().__init__(**parallel)
-        rule, is_supported = "False on CPUs, for which torch has none", not sync_batchnorm or self.device.type != "cpu"
-        require(is_supported, "sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs.")
         if logical_ranks is not None:
             self._check_logical(sync_batchnorm)
             self._play(logical_ranks, self._broadcast_buffers)
@@ -130,7 +128,8 @@ class DDPStrategy(ParallelStrategy):
 
         Raises:
             RuntimeError: If another module is set up already.
-            ValueError: If the ranks' modules differ in parameters or buffers, or a parameter has no shape yet.
+            ValueError: If the ranks' modules differ in parameters or buffers, or a parameter has no shape yet; if
+                `sync_batchnorm` is set and there are such layers on several CPUs, where torch has none.
         """
         self._check_only_module(module, self._module, type(self._module).__qualname__)
         self._release()
@@ -142,6 +141,9 @@ class DDPStrategy(ParallelStrategy):
             check_same_structure(module, self.all_gather)
             broadcast_tensors([*module.parameters(), *module.buffers()])
             if self._sync_batchnorm:
+                on_cpus = self.device.type == "cpu" and any(isinstance(one, _BATCH_NORM) for one in module.modules())
+                rule, action = "False on several CPUs, for which torch has none", "Leave it out, or use GPUs."
+                require(not on_cpus, "sync_batchnorm", rule, True, _WHERE, action)
                 self._batch_norm = SynchronizedBatchNorm(module)
         self._is_wrap_due = self.world_size > 1 or self.wrap_module is not None
         return computing
@@ -588,9 +590,8 @@ class SynchronizedBatchNorm:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        layers = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
         every_name = module.named_modules(remove_duplicate=False)
-        self._originals = {name: layer for name, layer in every_name if isinstance(layer, layers)}
+        self._originals = {name: layer for name, layer in every_name if isinstance(layer, _BATCH_NORM)}
         kind, action = type(module).__name__, "Wrap it in an nn.Sequential."
         rule = "a module that contains its batch normalisation layers, for sync_batchnorm=True"
         require("" not in self._originals, "module", rule, kind, "setup_module", action)

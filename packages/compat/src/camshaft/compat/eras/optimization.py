@@ -164,7 +164,7 @@ def configuration_of(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: 
 
     Args:
         returned: What it returned.
-        behaviour: What the era did; before 2.0 there are more forms, see `in_form_of_today`.
+        behaviour: What the era did, see `in_form_of_today`.
         is_manual: Whether the module optimizes by hand. It then steps schedulers by hand as well, except in eras that
             did it, and these need not say what they monitor.
 
@@ -172,14 +172,14 @@ def configuration_of(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: 
         TypeError, ValueError: As `camshaft.loops.optimization.configuration.read_configuration` raises them.
     """
     return read_configuration(
-        in_form_of_today(returned, behaviour) if behaviour.since < (2, 0) else returned,
+        in_form_of_today(returned, behaviour),
         steps_schedulers=behaviour.steps_schedulers_by_hand or not is_manual,
         checks_attachment=behaviour.since >= (1, 2),
     )
 
 
 def in_form_of_today(returned: Any, behaviour: Behaviour) -> Any:
-    """Bring what a module of an earlier era returned into a form that `read_configuration` knows.
+    """Bring what a module returned into a form in which `read_configuration` understands what its release did.
 
     - A scheduler gets a value only if it is a `ReduceLROnPlateau` or, from 1.6 on, its settings say
       `reduce_on_plateau`; for others `monitor` made no difference. Before 1.0 the value was "val_loss" unless `monitor`
