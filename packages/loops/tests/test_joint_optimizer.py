@@ -163,6 +163,10 @@ def test_what_cannot_be_joined_is_refused() -> None:
         JointOptimizer(torch.optim.LBFGS(net.parameters()))
     with pytest.raises(ValueError, match="`param_group` must be added to one of the optimizers"):
         JointOptimizer(muon, adamw).add_param_group({"params": [torch.zeros(1)]})
+    (optimizer := JointOptimizer(muon, adamw)).step()
+    adamw.add_param_group({"params": [net.head.weight]})
+    with pytest.raises(ValueError, match="different parameters, but got '1 in two of them"):
+        optimizer.step()
 
 
 def test_parameters_that_no_part_updates_are_named() -> None:

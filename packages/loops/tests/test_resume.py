@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.check import check
 from camshaft.hooks_core.trace import Trace
-from camshaft.loops import PredictLoop, ValidationLoop
+from camshaft.loops import JointOptimizer, PredictLoop, ValidationLoop
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -301,6 +301,17 @@ def test_another_class_of_optimizer_is_refused_and_both_are_named() -> None:
     with pytest.raises(ValueError, match=message):
         resumed(adam, checkpoint)
     resumed(sgd, checkpoint)
+
+
+def test_another_class_of_a_part_is_refused_too() -> None:
+    def joint(kind: Any) -> Any:
+        return lambda module: JointOptimizer(
+            kind(module.layer.parameters()), torch.optim.AdamW(module.head.parameters())
+        )
+
+    message = r"that of the checkpoint, JointOptimizer\(SGD, AdamW\), but got 'JointOptimizer\(RMSprop, AdamW\)'"
+    with pytest.raises(ValueError, match=message):
+        resumed(joint(torch.optim.RMSprop), saved_with(joint(torch.optim.SGD)))
 
 
 def test_another_class_with_the_same_settings_goes_on_with_a_warning() -> None:

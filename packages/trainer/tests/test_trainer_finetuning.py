@@ -153,6 +153,8 @@ def test_a_group_that_is_added_to_a_part_of_a_joint_optimizer_stays_in_it(tmp_pa
     (_, whole), (trainer, resumed) = run(max_epochs=3), run(tmp_path / "two.ckpt", max_epochs=3)
     assert_same(weights(resumed), weights(whole))
     assert [group["lr"] for group in trainer.optimizers[0].param_groups] == pytest.approx([0.0125, 0.00125, 0.0001])
+    with pytest.raises(ValueError, match=r"`optimizer` must be one to which groups can be added, but got 'JointOpt"):
+        quiet_trainer(tmp_path, callbacks=BackboneFinetuning(9)).fit(Joint(), loader(3))
 
 
 def test_a_second_fit_goes_on_with_the_backbone_unfrozen(tmp_path: Path) -> None:

@@ -294,8 +294,8 @@ class BackboneFinetuning(BaseFinetuning):
 
     Raises:
         InvalidArgumentError: If a number is out of range, or the first learning rate is given in two ways.
-        ValueError: In fit, if the module has no `backbone` when it is set up, there are several optimizers, or a
-            scheduler does not support added groups; or as `BaseFinetuning`.
+        ValueError: In fit, if the module has no `backbone` when it is set up, there are several optimizers, or the
+            optimizer or a scheduler does not support added groups; or as `BaseFinetuning`.
     """
 
     unfreeze_backbone_at_epoch: int = 10
@@ -349,6 +349,12 @@ class BackboneFinetuning(BaseFinetuning):
         frozen = self.filter_params(module.backbone, train_bn=self.train_bn, requires_grad=False)
         if self.filter_on_optimizer(trainer.optimizers[0], frozen):
             check_takes_groups([config.scheduler for config in trainer.lr_scheduler_configs], where)
+            if len(_parts_of(trainer.optimizers)) > 1:
+                rule, action = (
+                    "one to which groups can be added",
+                    "Add to one of its `optimizers`, by a BaseFinetuning.",
+                )
+                raise ValueError(must_be("optimizer", rule, type(trainer.optimizers[0]).__name__, where, action))
         super().on_fit_start(trainer, module)
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:

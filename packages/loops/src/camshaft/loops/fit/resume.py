@@ -25,6 +25,7 @@ from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.fit.save_only import completed
 from camshaft.loops.metrics.epoch import joined_logs
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
+from camshaft.loops.optimization.joint_optimizer import JointOptimizer
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.window import mean_window
 from camshaft.loops.state.callback_state import state_key, warn_of_absent
@@ -456,4 +457,5 @@ def parameter_names_of(optimizers: Sequence[Any], module: nn.Module) -> list[lis
 
 def classes_of(owners: Sequence[Any]) -> list[str]:
     """Return the names of the classes of optimizers or schedulers, as a checkpoint keeps them."""
-    return [type(one).__name__ for one in owners]
+    parts = [", ".join(classes_of(one.optimizers)) if isinstance(one, JointOptimizer) else "" for one in owners]
+    return [type(one).__name__ + (f"({of})" if of else "") for one, of in zip(owners, parts, strict=True)]

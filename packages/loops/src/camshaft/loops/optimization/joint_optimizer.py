@@ -49,6 +49,7 @@ class JointOptimizer(Optimizer):
 
     optimizers: tuple[Optimizer, ...]
     calls_closure_first: ClassVar[bool] = True  # loops need not hand it one
+    _num_groups = 0  # as they were checked
 
     def __init__(self, *optimizers: Optimizer) -> None:
         _check_parts(optimizers)
@@ -88,7 +89,14 @@ class JointOptimizer(Optimizer):
 
         Returns:
             What the closure returned; None without one.
+
+        Raises:
+            ValueError: If a group was added to one of the optimizers with a parameter of another.
         """
+        num_groups = sum(len(one.param_groups) for one in self.optimizers)
+        if num_groups != self._num_groups:
+            _check_parts(self.optimizers)
+            self._num_groups = num_groups
         loss = None
         if closure is not None:
             with torch.enable_grad():
