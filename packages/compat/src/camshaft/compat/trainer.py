@@ -67,6 +67,7 @@ _RESULTS = "camshaft.compat.results"
 _LOGGERS = "camshaft.compat.names.trainer.loggers"
 """The module of loggers under the import names, imported where one is made."""
 
+_CHECKPOINT = "camshaft.compat.names.trainer.model_checkpoint:ModelCheckpoint"
 _OF_INIT = ("on_init_start", "on_init_end")
 _PLUGINS = "camshaft.compat.names.plugins"
 _ATTACH = f"{_PLUGINS}.strategies:attach_strategy"
@@ -190,6 +191,10 @@ class Trainer(ArgparseArguments, _Trainer):
         vars(self)["_is_sealed"] = True
         if isinstance(arguments.get("strategy", ""), str):
             load(_STRATEGIES[type(self.strategy).__name__]).adopt(self.strategy)
+        own = [*listed(given.get("callbacks")), given.get("checkpoint_callback")]
+        for one in self.checkpoint_callbacks:
+            if type(one) is callbacks.ModelCheckpoint and not any(one is other for other in own):
+                load(_CHECKPOINT).adopt(one)
         parts.attach_loops(self)
         _tell(told, "on_init_end", self)
 
