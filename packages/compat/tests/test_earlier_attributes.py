@@ -131,6 +131,19 @@ class TestTrainer:
         trainer.fit(model, loader(1))
         assert seen[3:] == [2, after + 1]
 
+    @pytest.mark.parametrize(
+        ("release", "given", "limit"),
+        [("1.4", {}, None), ("1.5", {}, -1), (None, {}, -1), (None, {"max_steps": None}, None)],
+    )
+    @pytest.mark.filterwarnings("ignore:Arguments of the trainer")
+    def test_no_limit_of_updates_is_none_up_to_1_4(self, tmp_path: Path, release: Any, given: Any, limit: Any) -> None:
+        trainer, module = quiet_trainer(tmp_path, **given), Regression()
+        module.hook_era = release
+        trainer.fit(module, loader(2))
+        assert trainer.max_steps == limit
+        trainer.max_steps = 3
+        assert trainer.max_steps == trainer.fit_loop.max_steps == 3
+
     def test_current_epoch_of_a_fit_that_stopped_within_an_epoch_is_that_epochs(self, tmp_path: Path) -> None:
         class Old(Regression):
             hook_era = "0.9"

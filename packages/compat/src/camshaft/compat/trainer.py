@@ -28,7 +28,7 @@ from camshaft.compat.arguments.translation import EarlierSettings, set_attribute
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.reading import may_evaluate_nothing, read_era
-from camshaft.compat.eras.releases import behaviour_in
+from camshaft.compat.eras.releases import LIMITS_ARE_NUMBERS, behaviour_in, release_of
 from camshaft.compat.gradient_scaler import scaler_of
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
@@ -154,6 +154,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     tuning: bool = False
     _is_sealed: bool = False
+    _steps_are_none: bool = False
     _earlier: EarlierSettings
     _is_earlier: bool  # by an argument that was removed
     _untold: list[Any]
@@ -165,6 +166,7 @@ class Trainer(ArgparseArguments, _Trainer):
         given = {**today.from_environment(type(self).__name__, names), **today.by_name(positional, given), **given}
         today.log_meaning_of_one(given)
         given = today.flags_as_counts(given)
+        self._steps_are_none = given.get("max_steps", -1) is None
         self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
         arguments["precision"] = today.precision_of(arguments)
@@ -397,6 +399,17 @@ class Trainer(ArgparseArguments, _Trainer):
     @max_epochs.setter
     def max_epochs(self, value: int | None) -> None:
         self.fit_loop.max_epochs = value
+
+    @property  # type: ignore[override]  # an int there
+    def max_steps(self) -> int | None:
+        """Updates to train in all; -1 if unlimited, or None if it was given so, or for a module of up to 1.4."""
+        steps: int = self.fit_loop.limits.max_steps
+        is_none = self._steps_are_none or release_of(self.current_run) < LIMITS_ARE_NUMBERS
+        return None if steps == -1 and is_none else steps
+
+    @max_steps.setter
+    def max_steps(self, value: int | None) -> None:
+        self.fit_loop.limits = self.fit_loop.limits.with_number("max_steps", -1 if value is None else value)
 
     @property
     def current_epoch(self) -> int:

@@ -12,6 +12,9 @@ from camshaft.loops import Run
 COUNTS_UPDATES = (1, 6)
 """From here on `global_step` counts updates; before, it counted the batches that end an accumulation window."""
 
+LIMITS_ARE_NUMBERS = (1, 5)
+"""From here on `trainer.max_steps` is -1 if there is no limit; before, it was None."""
+
 LEAVES_SAMPLERS = (1, 6)
 """From here on the sampler of a training loader stays where a full last batch left it; before, it came to its end."""
 
@@ -40,15 +43,17 @@ def behaviour_in(run: Run | None) -> Behaviour:
     Args:
         run: The run; without one, or before its hooks are resolved, there are no differences.
     """
-    if run is None or getattr(run, "hooks", None) is None:  # a refused run has no hooks
-        return TODAY
     reading = _reading_of_module(run)
     behaviour: Behaviour = TODAY if reading is None else reading.behaviour
     return behaviour
 
 
-def release_of(run: Run) -> tuple[int, ...]:
-    """Return the release for which a run's module was written, as far as it is known, such as (1, 4)."""
+def release_of(run: Run | None) -> tuple[int, ...]:
+    """Return the release for which a run's module was written, as far as it is known, such as (1, 4).
+
+    Args:
+        run: As for `behaviour_in`.
+    """
     reading = _reading_of_module(run)
     if reading is None or reading.version is None:
         return TODAY.since
@@ -70,10 +75,12 @@ def may_count_each_optimizer(run: Run) -> bool:
 
 def is_any_of_1_x(run: Run | None) -> bool:
     """Return whether a run's module is of 1.x, and of which release of it is not known."""
-    reading = None if run is None or getattr(run, "hooks", None) is None else _reading_of_module(run)
+    reading = _reading_of_module(run)
     return reading is not None and reading.version == "1.x"
 
 
-def _reading_of_module(run: Run) -> Any:
+def _reading_of_module(run: Run | None) -> Any:
     """Return the `EraReading` of the module; None if all of it is of today."""
+    if run is None or getattr(run, "hooks", None) is None:  # a refused run has no hooks
+        return None
     return next((reading for reading in run.hooks.readings if reading.kind is Receiver.MODULE), None)
