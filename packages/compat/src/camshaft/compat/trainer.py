@@ -156,7 +156,7 @@ class Trainer(ArgparseArguments, _Trainer):
     _is_sealed: bool = False
     _steps_are_none: bool = False
     _earlier: EarlierSettings
-    _is_earlier: bool  # by an argument that was removed
+    _is_earlier: bool  # by an argument, or a way to make it, that was removed
     _untold: list[Any]
     _assigned_data: tuple[Any, ...] = ()  # the last run until then, and the data module
 
@@ -202,6 +202,13 @@ class Trainer(ArgparseArguments, _Trainer):
 
     __init__.__signature__ = today.signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
 
+    @classmethod
+    def from_argparse_args(cls, args: Any, **kwargs: Any) -> Any:
+        """Return a trainer of a program written for an earlier release, since 2.0 removed this; see there."""
+        trainer = super().from_argparse_args(args, **kwargs)
+        trainer._is_earlier = True
+        return trainer
+
     def __getattr__(self, name: str) -> Any:
         """Raise `AttributeError` with the counterpart of an attribute of earlier releases."""
         if hasattr(type(self), name):
@@ -224,7 +231,7 @@ class Trainer(ArgparseArguments, _Trainer):
             message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. {told}"
             raise AttributeError(message, name=name, obj=self)
         if self._is_sealed:
-            _refuse_misspelt(self, name)
+            _warn_of_misspelt(self, name)
         super().__setattr__(name, value)
 
     # what `camshaft.trainer.Trainer` lets a subclass add
@@ -611,8 +618,8 @@ _MISSPELT = 0.8  # how much of two names is the same, as difflib tells it
 _MISSPELT_READABLE = 0.9  # `train_loader` may be the user's own beside our `train_dataloader`
 
 
-def _refuse_misspelt(owner: object, name: str) -> None:
-    """Raise `AttributeError` for a new attribute whose name is nearly that of an attribute of a trainer of ours."""
+def _warn_of_misspelt(owner: object, name: str) -> None:
+    """Warn of a new attribute whose name is nearly that of an attribute of a trainer of ours."""
     kind, attributes = type(owner), vars(owner)
     if name.startswith("_") or name in attributes or hasattr(kind, name) or not kind.__module__.startswith("camshaft."):
         return
@@ -628,9 +635,8 @@ def _refuse_misspelt(owner: object, name: str) -> None:
     closest = closest or difflib.get_close_matches(name, sorted(readable), n=1, cutoff=_MISSPELT_READABLE)
     if closest:
         where, meant = kind.__qualname__, closest[0]
-        told = f"`{name}` must be an attribute of {where} to be set, but there is none. Did you mean `{meant}`?"
-        told += " It can only be read." if meant in readable else ""
-        raise AttributeError(told, name=name, obj=owner)
+        told = f"`{name}` is set on a {where}, which has no such attribute and does nothing with it. "
+        warn_user(told + f"Did you mean `{meant}`?" + (" It can only be read." if meant in readable else ""))
 
 
 def _is_property_of_ours(kind: type, name: str) -> bool:
