@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -70,6 +70,8 @@ class EraReading(ReceiverReading):
         returns_logs: Whether a step of it returns a dictionary with what to log.
         as_earlier: For a receiver of today that has hooks of an earlier era, its reading as one of that era.
     """
+
+    names_are_own: ClassVar[bool] = True
 
     methods: Mapping[str, EraMethod] = attrs.field(factory=dict)
     hooks: Mapping[str, HookSpec] = attrs.field(default=EARLIER_HOOKS, repr=False)
