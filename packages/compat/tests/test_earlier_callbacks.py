@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from compat_parts import Regression, quiet_trainer
 from trainer_parts import loader
 
 from camshaft.callbacks import EarlyStopping
 from camshaft.compat import Callback
-from camshaft.hooks_core import Receiver, is_overridden, resolve
+from camshaft.hooks_core import HookFaultWarning, Receiver, is_overridden, resolve
 from camshaft.hooks_core.trace import Trace
 
 
@@ -57,3 +58,14 @@ def test_a_plain_callback_is_recorded_and_called_with_todays_arguments() -> None
     callback = trace.record(type("Plain", (Callback,), {})(), Receiver.CALLBACK)
     resolve(callbacks=[callback]).on_train_batch_start("batch", 3)
     assert "batch_idx=3" in trace.events[0].arguments
+
+
+@pytest.mark.new_feature("hooks-core")
+def test_a_method_that_looks_like_a_hook_is_left_alone_with_a_warning(tmp_path: Path) -> None:
+    class Own(Callback):
+        def on_train_batch_(self, trainer: Any, pl_module: Any) -> None: ...
+
+    trainer = quiet_trainer(tmp_path, callbacks=[Own()])
+    with pytest.warns(HookFaultWarning, match="Own.on_train_batch_: no hook has this name. Rename it"):
+        trainer.fit(Regression(), loader(2))
+    assert trainer.global_step == 2

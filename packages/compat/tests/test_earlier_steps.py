@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from compat_parts import BareTrainer, quiet_trainer
 from recording_sink import RecordingSink
 from torch import Tensor
 
-from camshaft.compat import TrainingModule
+from camshaft.compat import Trainer, TrainingModule
 from camshaft.compat.eras.outputs import log_returned
 from camshaft.hooks_core import Callback, HookFaultError
 from camshaft.loops import TestLoop
@@ -221,6 +222,13 @@ def test_callbacks_may_call_their_base_class_as_their_era_did() -> None:
     trainer = BareTrainer(seeded(Net), callbacks=[Calling()], max_epochs=1, limit_val_batches=0)
     trainer.fit(Sized(make_batches(2)))
     assert called == [0, 0, "end"]
+
+
+def test_a_trainer_of_parsed_arguments_is_of_an_earlier_program(tmp_path: Path) -> None:
+    arguments = Namespace(default_root_dir=str(tmp_path), logger=False, enable_progress_bar=False)
+    trainer = Trainer.from_argparse_args(arguments)
+    with pytest.warns(UserWarning, match="`test` does nothing, as up to 1.4"):
+        assert trainer.test(TrainingModule(), Sized(make_batches(1))) == []
 
 
 @pytest.mark.parametrize("era", ["1.4", None])

@@ -134,12 +134,56 @@ def test_auto_goes_by_the_name_of_what_checkpoints_watch(monitor: str, mode: str
     assert checkpoint.mode == mode and f"`mode='{mode}'`" in notes
 
 
-def test_a_direction_in_which_releases_differed_has_to_be_given() -> None:
-    with pytest.raises(ValueError, match=r"releases up to 1\.2 took 'max' and later ones 'min'"):
-        ModelCheckpoint(monitor="val_acc")
-    with pytest.raises(ValueError, match="for which 'auto' was 'min'"):
-        EarlyStopping("val_acc", mode="auto")
-    assert make(EarlyStopping, "val_acc")[0].mode == "min"
+class Watched(Regression):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.log("acc", 1.0)
+        return self.loss(batch)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", [1.0, 0.0, 2.0][self.current_epoch])
+
+
+def fit_in_release(release: str | None, folder: Path, *given: Any) -> Any:
+    kind = type("Watched", (Watched,), {"hook_era": release})
+    trainer = quiet_trainer(folder, callbacks=[*given], max_epochs=3, enable_checkpointing=True, num_sanity_val_steps=0)
+    trainer.fit(kind(), loader(), loader())
+    return trainer.checkpoint_callback
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("release", "mode"), [("0.9", "max"), ("1.2", "max"), ("1.3", "min"), (None, "min")])
+def test_a_direction_that_is_left_out_is_that_of_the_release(tmp_path: Path, release: str | None, mode: str) -> None:
+    stopping = EarlyStopping("acc", 0.1)
+    checkpoint = fit_in_release(release, tmp_path, stopping, ModelCheckpoint(tmp_path, monitor="acc"))
+    assert (checkpoint.mode, stopping.mode, stopping.min_delta) == (mode, mode, 0.1 if mode == "max" else -0.1)
+    assert stopping.wait_count == 2 and len(checkpoint.best_k_models) == 1
+
+
+def test_a_direction_in_which_releases_differed_has_to_be_given_where_the_release_is_unknown(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"releases up to 1\.2 took 'max' and later ones 'min'.* `hook_era`"):
+        fit_in_release("1.x", tmp_path, ModelCheckpoint(tmp_path, monitor="val_acc"))
+    assert make(EarlyStopping, "val_acc")[0].mode == make(EarlyStopping, "val_acc", mode="auto")[0].mode == "min"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_watches_waits_for_the_validation_that_follows_the_epoch_s_end_from_1_1_to_1_3(tmp_path: Path) -> None:
+    stopping = EarlyStopping("val_loss", patience=1)
+    checkpoint = fit_in_release("1.1", tmp_path, stopping, ModelCheckpoint(tmp_path, monitor="val_loss"))
+    assert "epoch=1" in checkpoint.best_model_path and stopping.stopped_epoch == 2
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("release", "best", "best_of_trainer"),
+    [("0.7", 1, 1), ("0.9", 1, 2), ("1.2", 1, 1), ("1.3", 2, 2), (None, 2, 2)],
+)
+def test_what_is_kept_by_default_is_that_of_the_release(
+    tmp_path: Path, release: str | None, best: int, best_of_trainer: int
+) -> None:
+    for passed, expected in (([ModelCheckpoint(tmp_path)], best), ([], best_of_trainer)):
+        checkpoint = fit_in_release(release, tmp_path, *passed)
+        assert f"epoch={expected}" in checkpoint.best_model_path
+        assert "'monitor': None" in checkpoint.state_key  # which a fit that resumes looks for
 
 
 @given(mode=st.sampled_from(["min", "max"]), monitor=st.text(min_size=1))

@@ -24,6 +24,27 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize(("release", "is_plain"), [("0.9", True), ("1.5", True), ("1.6", False), (None, False)])
+def test_a_loader_that_shuffles_by_its_own_generator_has_the_order_of_the_release(
+    tmp_path: Path, release: str | None, is_plain: bool
+) -> None:
+    class Reading(Regression):
+        hook_era = release
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            read.append(batch[0])
+            return self.loss(batch)
+
+    def shuffled() -> DataLoader[Any]:
+        data = [(torch.full((3,), float(one)), torch.ones(1)) for one in range(8)]
+        return DataLoader(data, 2, shuffle=True, generator=torch.Generator().manual_seed(1))
+
+    read: list[Tensor] = []
+    quiet_trainer(tmp_path, max_epochs=2).fit(Reading(), shuffled())
+    plain = shuffled()
+    assert torch.equal(torch.stack(read), torch.stack([batch[0] for _ in range(2) for batch in plain])) is is_plain
+
+
 # counters
 
 

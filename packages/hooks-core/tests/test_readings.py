@@ -15,6 +15,7 @@ from camshaft.hooks_core import (
     Catalogue,
     Fault,
     HookFaultError,
+    HookFaultWarning,
     HookSpec,
     ModelHooks,
     Receiver,
@@ -169,3 +170,23 @@ def test_the_trace_of_an_era_asks_no_reader() -> None:
     trace.record(Old(), "module")
     assert trace.participants[0].version is None
     assert "on_epoch_end" in trace.participants[0].hooks
+
+
+def test_names_of_no_hook_are_warnings_where_the_reading_says_that_they_are_the_users_own() -> None:
+    class Others(ReceiverReading):
+        names_are_own = True
+
+    class Misspelt:
+        def on_fit_begin(self) -> None: ...
+
+    class Wrong(Misspelt):
+        def on_fit_start(self, a: int, b: int) -> None: ...
+
+    def read(found: Any, catalogue: Any) -> list[ReceiverReading]:
+        return [Others(type(receiver).__name__, kind) for kind, receiver in found]
+
+    with pytest.warns(HookFaultWarning, match="Misspelt.on_fit_begin: no hook has this name. Rename it to"):
+        resolve(module=Misspelt(), read=read)
+    with pytest.raises(HookFaultError, match=r"Wrong\.on_fit_start: its signature") as caught:
+        resolve(module=Wrong(), read=read)
+    assert len(caught.value.faults) == 1

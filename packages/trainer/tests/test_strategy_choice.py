@@ -197,6 +197,10 @@ def test_batch_normalisation_is_synchronised_by_the_strategy_and_by_nothing_else
     choose_strategy("auto", accelerator="cpu", sync_batchnorm=True)  # of one process there is nothing to synchronise
     with pytest.raises(ValueError, match=r"`sync_batchnorm=True` cannot be combined with strategy='sharded'"):
         choose_strategy("sharded", sync_batchnorm=True)
+
+
+@pytest.mark.new_feature("strategies")
+def test_batch_normalisation_is_synchronised_by_ddp() -> None:
     strategy = choose_strategy("ddp", accelerator="cpu", devices=1, sync_batchnorm=True)
     assert strategy.given_arguments["sync_batchnorm"]
 

@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch.utils.data import DataLoader
 
+from camshaft.compat.eras.releases import LEAVES_SAMPLERS, behaviour_in
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops import CombinedLoader
 from camshaft.loops.data.combined_loader import UNKNOWN, has_state, is_plain, is_stream, length_of, read_promised
@@ -33,15 +34,22 @@ def own_loaders(loaders: Iterable[Any]) -> list[Any]:
 
 
 def numbered(
-    loader: Any, num_batches: int | float, first: int = 0, ahead: ReadAhead | None = None, *, iterator: Any = None
+    loader: Any,
+    num_batches: int | float,
+    first: int = 0,
+    ahead: ReadAhead | None = None,
+    *,
+    iterator: Any = None,
+    ends_samplers: bool = False,
 ) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches as `numbered` of camshaft-loops does, but for lengths, which may be estimates.
 
-    Samplers stay where the last batch was. Of a stream nothing is read ahead if its length or a limit is known: where
+    Of a stream nothing is read ahead if its length or a limit is known: where
     it ends sooner, no batch is the last, which a warning says of a loader that is no stream.
 
     Args:
         loader, num_batches, first, ahead, iterator: As there.
+        ends_samplers: Whether samplers come to their end with the last batch, or stay where that was.
 
     Raises:
         RuntimeError: If an epoch has fewer batches than all of the run that was resumed.
@@ -51,7 +59,8 @@ def numbered(
         yield from read_ahead(loader, iterator, num_batches, first, ahead)
         return
     batch_idx = first - 1
-    for batch_idx, batch in enumerate(read_promised(loader, num_batches, first, iterator, ends_samplers=False), first):
+    batches = read_promised(loader, num_batches, first, iterator, ends_samplers=ends_samplers)
+    for batch_idx, batch in enumerate(batches, first):
         if batch_idx + 1 == num_batches:
             ahead.note(num_batches)
         yield batch_idx, batch, batch_idx + 1 == num_batches
@@ -72,11 +81,16 @@ class FitBatches(TrainingBatches):
     Attributes:
         has_begun: Whether the loaders of the next iteration have begun.
         awaits_loader: Whether the epoch is to go on with a loader that was not given yet.
+        ends_samplers: Whether samplers come to their end in each epoch, and so draw from their own generators.
     """
 
-    numbered = staticmethod(numbered)
+    ends_samplers = False
     has_begun = False
     awaits_loader = False
+
+    def numbered(self, *args: Any) -> Iterator[tuple[int, Any, bool]]:  # type: ignore[override]  # static there
+        """Iterate over a loader's batches; see `numbered` of this module."""
+        return numbered(*args, ends_samplers=self.ends_samplers)
 
     def begin(self) -> None:
         """Begin the loaders, which draw random numbers for that; the next iteration is this one."""
@@ -148,6 +162,8 @@ class LightningFitData(FitData):
             self.origin["is_replaced"] = True
         self._is_replaced = None
         super()._make_batches()
+        if isinstance(self.batches, FitBatches):  # which have no logical ranks
+            self.batches.ends_samplers = behaviour_in(self._run).since < LEAVES_SAMPLERS
 
     def _follow_replacement(self) -> None:
         self._make_batches()

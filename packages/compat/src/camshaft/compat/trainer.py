@@ -28,7 +28,7 @@ from camshaft.compat.arguments.translation import EarlierSettings, set_attribute
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.reading import may_evaluate_nothing, read_era
-from camshaft.compat.eras.releases import behaviour_in
+from camshaft.compat.eras.releases import LIMITS_ARE_NUMBERS, behaviour_in, release_of
 from camshaft.compat.gradient_scaler import scaler_of
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
@@ -67,6 +67,7 @@ _RESULTS = "camshaft.compat.results"
 _LOGGERS = "camshaft.compat.names.trainer.loggers"
 """The module of loggers under the import names, imported where one is made."""
 
+_CHECKPOINT = "camshaft.compat.names.trainer.model_checkpoint:ModelCheckpoint"
 _OF_INIT = ("on_init_start", "on_init_end")
 _PLUGINS = "camshaft.compat.names.plugins"
 _ATTACH = f"{_PLUGINS}.strategies:attach_strategy"
@@ -153,8 +154,9 @@ class Trainer(ArgparseArguments, _Trainer):
 
     tuning: bool = False
     _is_sealed: bool = False
+    _steps_are_none: bool = False
     _earlier: EarlierSettings
-    _is_earlier: bool  # by an argument that was removed
+    _is_earlier: bool  # by an argument, or a way to make it, that was removed
     _untold: list[Any]
     _assigned_data: tuple[Any, ...] = ()  # the last run until then, and the data module
 
@@ -164,6 +166,7 @@ class Trainer(ArgparseArguments, _Trainer):
         given = {**today.from_environment(type(self).__name__, names), **today.by_name(positional, given), **given}
         today.log_meaning_of_one(given)
         given = today.flags_as_counts(given)
+        self._steps_are_none = given.get("max_steps", -1) is None
         self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
         arguments["precision"] = today.precision_of(arguments)
@@ -190,10 +193,21 @@ class Trainer(ArgparseArguments, _Trainer):
         vars(self)["_is_sealed"] = True
         if isinstance(arguments.get("strategy", ""), str):
             load(_STRATEGIES[type(self.strategy).__name__]).adopt(self.strategy)
+        own = [*listed(given.get("callbacks")), given.get("checkpoint_callback")]
+        for one in self.checkpoint_callbacks:
+            if type(one) is callbacks.ModelCheckpoint and not any(one is other for other in own):
+                load(_CHECKPOINT).adopt(one)
         parts.attach_loops(self)
         _tell(told, "on_init_end", self)
 
     __init__.__signature__ = today.signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
+
+    @classmethod
+    def from_argparse_args(cls, args: Any, **kwargs: Any) -> Any:
+        """Return a trainer of a program written for an earlier release, since 2.0 removed this; see there."""
+        trainer = super().from_argparse_args(args, **kwargs)
+        trainer._is_earlier = True
+        return trainer
 
     def __getattr__(self, name: str) -> Any:
         """Raise `AttributeError` with the counterpart of an attribute of earlier releases."""
@@ -217,7 +231,7 @@ class Trainer(ArgparseArguments, _Trainer):
             message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. {told}"
             raise AttributeError(message, name=name, obj=self)
         if self._is_sealed:
-            _refuse_misspelt(self, name)
+            _warn_of_misspelt(self, name)
         super().__setattr__(name, value)
 
     # what `camshaft.trainer.Trainer` lets a subclass add
@@ -392,6 +406,17 @@ class Trainer(ArgparseArguments, _Trainer):
     @max_epochs.setter
     def max_epochs(self, value: int | None) -> None:
         self.fit_loop.max_epochs = value
+
+    @property  # type: ignore[override]  # an int there
+    def max_steps(self) -> int | None:
+        """Updates to train in all; -1 if unlimited, or None if it was given so, or for a module of up to 1.4."""
+        steps: int = self.fit_loop.limits.max_steps
+        is_none = self._steps_are_none or release_of(self.current_run) < LIMITS_ARE_NUMBERS
+        return None if steps == -1 and is_none else steps
+
+    @max_steps.setter
+    def max_steps(self, value: int | None) -> None:
+        self.fit_loop.limits = self.fit_loop.limits.with_number("max_steps", -1 if value is None else value)
 
     @property
     def current_epoch(self) -> int:
@@ -593,8 +618,8 @@ _MISSPELT = 0.8  # how much of two names is the same, as difflib tells it
 _MISSPELT_READABLE = 0.9  # `train_loader` may be the user's own beside our `train_dataloader`
 
 
-def _refuse_misspelt(owner: object, name: str) -> None:
-    """Raise `AttributeError` for a new attribute whose name is nearly that of an attribute of a trainer of ours."""
+def _warn_of_misspelt(owner: object, name: str) -> None:
+    """Warn of a new attribute whose name is nearly that of an attribute of a trainer of ours."""
     kind, attributes = type(owner), vars(owner)
     if name.startswith("_") or name in attributes or hasattr(kind, name) or not kind.__module__.startswith("camshaft."):
         return
@@ -610,9 +635,8 @@ def _refuse_misspelt(owner: object, name: str) -> None:
     closest = closest or difflib.get_close_matches(name, sorted(readable), n=1, cutoff=_MISSPELT_READABLE)
     if closest:
         where, meant = kind.__qualname__, closest[0]
-        told = f"`{name}` must be an attribute of {where} to be set, but there is none. Did you mean `{meant}`?"
-        told += " It can only be read." if meant in readable else ""
-        raise AttributeError(told, name=name, obj=owner)
+        told = f"`{name}` is set on a {where}, which has no such attribute and does nothing with it. "
+        warn_user(told + f"Did you mean `{meant}`?" + (" It can only be read." if meant in readable else ""))
 
 
 def _is_property_of_ours(kind: type, name: str) -> bool:

@@ -17,6 +17,7 @@ from camshaft.hooks_core.dispatch.implementation import class_of, code_of, imple
 RETURNED_LOGS = frozenset({"log", "progress_bar"})
 """Keys of the dictionaries by which steps and epoch-end hooks of 0.x returned what to log."""
 
+_RESULTS = ("TrainResult", "EvalResult")
 _LOGGING = frozenset({"log", "log_dict"})
 _NO_STATE = frozenset({"trainer", "module", "pl_module", "checkpoint"})
 _STATE = frozenset({"callback_state", "checkpointed_state"})
@@ -34,6 +35,12 @@ def returns_logs(receiver_class: type, method: Callable[..., Any]) -> bool:
         method: The method.
     """
     return _returns_logs(receiver_class, method, frozenset())
+
+
+def makes_results(receiver: object) -> bool:
+    """Return whether a step of a module makes a `TrainResult` or an `EvalResult`, which were of 0.9 alone."""
+    steps = (implementation(receiver, name) for name in ("training_step", "validation_step", "test_step"))
+    return any(step is not None and any(calls_method(step, name) for name in _RESULTS) for step in steps)
 
 
 def logs_by_itself(method: Callable[..., Any]) -> bool:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
-from camshaft.compat.eras.evidence import calls_method, declared_function, logs_by_itself, returns_logs, takes_index
+from camshaft.compat.eras.evidence import (
+    calls_method,
+    declared_function,
+    logs_by_itself,
+    makes_results,
+    returns_logs,
+    takes_index,
+)
 from camshaft.hooks_core import CATALOGUE, Catalogue, Fault, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import (
     CANONICAL_NAMES,
@@ -63,6 +70,8 @@ class EraReading(ReceiverReading):
         returns_logs: Whether a step of it returns a dictionary with what to log.
         as_earlier: For a receiver of today that has hooks of an earlier era, its reading as one of that era.
     """
+
+    names_are_own: ClassVar[bool] = True
 
     methods: Mapping[str, EraMethod] = attrs.field(factory=dict)
     hooks: Mapping[str, HookSpec] = attrs.field(default=EARLIER_HOOKS, repr=False)
@@ -121,8 +130,9 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue = CATALOGUE)
     A class may declare it: `hook_era = "0.8"`, or any other release ("1.1.8"). Otherwise it belongs to an earlier era
     if it has a method that is a hook of earlier eras alone, or whose signature no arguments of today fill, or a
     step or epoch-end hook that returns `log` or `progress_bar` while no step calls `self.log`: to the era that fits
-    most of these, then to the one whose names of arguments it uses most, then to the newest. One that Lightning 2 would
-    run is of today, and such hooks of it are dead, unless they compute something and nothing in it is of 2.x alone.
+    most of these, then to the one whose names of arguments it uses most, then to the newest. One whose steps make a
+    `TrainResult` or `EvalResult` is of 0.9. One that Lightning 2 would run is of today, and such hooks of it are dead,
+    unless they compute something and nothing in it is of 2.x alone.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
@@ -148,14 +158,16 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue = CATALOGUE)
     evidence = [method for method in old if method.is_evidence()]
     if kind is Receiver.MODULE and _is_told_index_by_hand(receiver):
         evidence += [method for method in found if method.spec.name == "training_step" and method not in old]
+    results = kind is Receiver.MODULE and makes_results(receiver)
     logs = kind is Receiver.MODULE and any(
         returns_logs(class_of(receiver), method)
         for step in COULD_RETURN_LOGS
         if (method := implementation(receiver, step)) is not None
     )
-    if declared is None and not evidence and (not logs or _logs_by_itself(receiver, kind)):
+    if declared is None and not evidence and not results and (not logs or _logs_by_itself(receiver, kind)):
         return EraReading(name, kind, of_today=of_today)
-    version = declared if declared is not None else _likeliest(receiver, kind, evidence, found, logs)
+    by_results = "0.9" if results else None
+    version = declared or by_results or _likeliest(receiver, kind, evidence, found, logs)
     behaviour = behaviour_of(version)
     is_earlier = behaviour.era in EARLIER_ERAS
     own = found if is_earlier else old
@@ -170,7 +182,7 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue = CATALOGUE)
         is_declared=declared is not None,
         returns_logs=logs and behaviour.returns_logs,
     )
-    if declared is None and _is_for_lightning_2(receiver, evidence, found, logs):
+    if declared is None and _is_for_lightning_2(receiver, evidence, found, logs or results):
         return EraReading(name, kind, of_today=of_today, as_earlier=reading)
     return reading
 

@@ -69,6 +69,8 @@ def examine(
     catalogue: Catalogue,
     further: Mapping[str, HookSpec] = MappingProxyType({}),
     read: Collection[str] = (),
+    *,
+    names_are_own: bool = False,
 ) -> tuple[dict[str, tuple[Argument, ...]], list[Fault]]:
     """Bind every hook of a receiver, and find its faults: names of no hook, hooks that are not its own, wrong arity.
 
@@ -82,6 +84,7 @@ def examine(
         catalogue: The hooks to check against.
         further: Hooks beside these, of which a reader of receivers knows how they are called, if at all.
         read: Names of the methods of which it is known how they are called, and which so are no faults.
+        names_are_own: Whether names of no hook, and of hooks that are not its own, are warnings.
 
     Returns:
         The arguments of each of its hooks, and the faults, in the order of the methods' names.
@@ -94,7 +97,8 @@ def examine(
         if name in read or (name in further and kind in further[name].receivers):
             continue
         if spec is None or kind not in spec.receivers:
-            faults += _no_hook(receiver, name, kind, catalogue, further)
+            found = _no_hook(receiver, name, kind, catalogue, further)
+            faults += [attrs.evolve(one, is_warning=one.is_warning or names_are_own) for one in found]
             continue
         try:
             bound[name] = bind_hook(method_of(receiver, name), spec, kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
@@ -55,7 +55,11 @@ class ReceiverReading:
         faults: What keeps it from running beside what `resolve` finds by itself.
         hooks: Hooks that its reader knows beside the catalogue's. They are attributes of the resolved hooks, too, and
             methods of these names are called only if they are in `methods`.
+        names_are_own: Whether a method that looks like a hook and is none is a warning, and not a fault, because the
+            receiver was written for something that leaves it alone.
     """
+
+    names_are_own: ClassVar[bool] = False
 
     receiver: str
     kind: Receiver

@@ -130,7 +130,7 @@ def _readings(
     checked = []
     for reading, (kind, receiver) in zip(readings, found, strict=True):
         known = reading.methods.keys() | reading.of_today.keys()
-        bound, faults = examine(receiver, kind, catalogue, reading.hooks, known)
+        bound, faults = examine(receiver, kind, catalogue, reading.hooks, known, names_are_own=reading.names_are_own)
         checked.append(attrs.evolve(reading, of_today={**bound, **reading.of_today}, faults=(*faults, *reading.faults)))
     return checked
 

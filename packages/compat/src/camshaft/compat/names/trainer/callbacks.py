@@ -16,6 +16,8 @@ from camshaft.callbacks import LearningRateMonitor as _LearningRateMonitor
 from camshaft.callbacks import PyTorchProfiler as _PyTorchProfiler
 from camshaft.callbacks import SimpleProfiler as _SimpleProfiler
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
+from camshaft.callbacks.monitoring import validates
+from camshaft.compat.eras.releases import MODES_ARE_MIN, behaviour_in, is_any_of_1_x
 from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument
 from camshaft.hooks_core.support.messages import must_be, warn_user
 
@@ -23,34 +25,45 @@ UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
 """The default of an argument for which None means something."""
 
 
-def chosen_mode(mode: str | None, monitor: str | None, where: str, *, is_auto_by_default: bool) -> str:
-    """Return the given direction, or the one of earlier releases.
+def chosen_mode(mode: str | None, monitor: str | None, where: str, *, is_auto_by_default: bool) -> tuple[str, bool]:
+    """Return the given direction, or the one of earlier releases, and whether that depends on the release.
 
     Args:
         mode: "min", "max", "auto", or None for what was left out.
         monitor: The metric.
         where: The class, for messages.
-        is_auto_by_default: Whether up to 1.2 the default went by any name with "acc" in it, and not by "acc" alone.
-
-    Raises:
-        ValueError: If releases differed, or took the wrong one.
+        is_auto_by_default: Whether up to 1.2 "auto" went by any name with "acc" in it, and not by "acc" alone.
     """
     if mode not in (None, "auto"):
-        return str(mode)
+        return str(mode), False
     name = monitor or ""
-    looks_like_accuracy = "acc" in name or name.startswith("fmeasure")
-    action = "Pass mode='max' if more is better."
+    means_more = name == "acc" or (is_auto_by_default and ("acc" in name or name.startswith("fmeasure")))
     if mode is None:
-        if looks_like_accuracy and (is_auto_by_default or name == "acc"):
-            rule = f"given for monitor={name!r}, for which releases up to 1.2 took 'max' and later ones 'min'"
-            raise ValueError(must_be("mode", rule, mode, where, action))
-        return "min"
-    if looks_like_accuracy and not is_auto_by_default and name != "acc":
-        rule = f"'min' or 'max' for monitor={name!r}, for which 'auto' was 'min'"
-        raise ValueError(must_be("mode", rule, mode, where, action))
-    chosen = "max" if looks_like_accuracy else "min"
-    note(where, "mode='auto'", f"`mode={chosen!r}` for {name!r}")
-    return chosen
+        return "min", means_more
+    chosen = "max" if means_more else "min"
+    note(where, "mode='auto'", f"`mode={chosen!r}` for {name!r}, as up to 1.2")
+    return chosen, False
+
+
+def follow_release(callback: Any, trainer: Any, where: str) -> None:
+    """Choose the direction that was left out, where up to 1.2 it was "max" for the metric, and later "min".
+
+    Raises:
+        ValueError: If it is not known for which of these releases the module was written.
+    """
+    run = getattr(trainer, "current_run", None)
+    name, action = callback.monitor, "Pass mode='max' if more is better."
+    if is_any_of_1_x(run):
+        rule = f"given for monitor={name!r}, for which releases up to 1.2 took 'max' and later ones 'min'"
+        raise ValueError(must_be("mode", rule, None, where, f"{action[:-1]}, or declare the module's `hook_era`."))
+    if behaviour_in(run).since < MODES_ARE_MIN:
+        callback.mode = "max"
+    note(where, f"no `mode` for monitor={name!r}", f"{callback.mode!r}, as in the module's release. {action[:-1]}")
+
+
+def is_before_validation(trainer: Any) -> bool:
+    """Return whether an epoch's end hooks come before its validation, as from 1.1 to 1.3: metrics are not there yet."""
+    return behaviour_in(getattr(trainer, "current_run", None)).epoch_ends_before_validation and validates(trainer)
 
 
 _EARLY_STOPPING = "EarlyStopping"
@@ -66,13 +79,15 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
         min_delta: As today.
         patience: As today.
         verbose: Whether to print; 0 and 1 mean false and true.
-        mode: "min", "max" or "auto", which is "max" for "acc" alone.
+        mode: "min", "max" or "auto", which is "max" for "acc" alone. Left out it is that of the module's release.
         log_rank_zero_only: As today, but the first process alone prints if it is left out.
         arguments: Today's.
 
     Raises:
-        ValueError: If it is not clear which direction is meant, or as `camshaft.callbacks.EarlyStopping`.
+        ValueError: As `camshaft.callbacks.EarlyStopping`; at setup, if it is not clear which direction is meant.
     """
+
+    _is_mode_open: bool = False
 
     def __init__(
         self,
@@ -88,10 +103,11 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
         if monitor is UNSET or monitor is None:
             monitor = "val_loss"
             note(_EARLY_STOPPING, "no `monitor`", "`monitor='val_loss'`, as up to 0.9")
-        chosen = chosen_mode(mode, monitor, _EARLY_STOPPING, is_auto_by_default=False)
+        chosen, is_open = chosen_mode(mode, monitor, _EARLY_STOPPING, is_auto_by_default=False)
         if len(args) < _NUM_ARGUMENTS_BEFORE_RANKS:
             arguments["log_rank_zero_only"] = log_rank_zero_only
         super().__init__(monitor, min_delta, patience, bool(verbose), chosen, *args, **arguments)
+        self._is_mode_open = is_open
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let an override of the check take the module as well, as up to 1.2."""
@@ -105,11 +121,24 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
 
             cls._run_early_stopping_check = with_module  # type: ignore[method-assign]
 
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Enable checks, in fit only, in the direction of the module's release if that was left open."""
+        if stage == "fit" and self._is_mode_open:
+            self._is_mode_open = False
+            follow_release(self, trainer, _EARLY_STOPPING)
+            if self.mode == "max":
+                self.min_delta, self.best_score = -self.min_delta, -self.best_score
+        super().setup(trainer, module, stage)
+
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Begin; choose where checks are made if that was left open, which hooks of subclasses read."""
         super().on_train_start(trainer, module)
         if self._check_on_train_epoch_end is None:
             self._check_on_train_epoch_end = self._is_due_at_train_epoch_end(trainer)
+
+    def _is_due_at_train_epoch_end(self, trainer: Any) -> bool:
+        is_open = self._check_on_train_epoch_end is None
+        return not (is_open and is_before_validation(trainer)) and super()._is_due_at_train_epoch_end(trainer)
 
     def _run_early_stopping_check(self, trainer: Any, pl_module: Any = None) -> None:
         """Check, and stop training if needed; up to 1.2 with the module. Collective."""

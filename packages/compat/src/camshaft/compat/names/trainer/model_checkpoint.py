@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any, ClassVar
@@ -15,8 +15,9 @@ from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks.arguments import MissingMetricError
 from camshaft.callbacks.checkpoints.files import point_last_at
 from camshaft.callbacks.monitoring import from_rank_zero
+from camshaft.compat.eras.releases import MODES_ARE_MIN, behaviour_in
 from camshaft.compat.names.stand_ins import StandIn, has_arguments_of, note, refuse_argument
-from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode
+from camshaft.compat.names.trainer.callbacks import UNSET, chosen_mode, follow_release, is_before_validation
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.remote_files import absolute, is_url, parent_of
 
@@ -81,8 +82,10 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
             later. A second one with such places, or None, is the file's name; then `monitor`, `verbose`, `save_last`
             and `save_top_k` may follow.
         filepath: Up to 1.1: a folder that exists, or the path of a file without extension.
-        monitor: The metric. Left out it is `val_loss` where other arguments are of 0.x or several are kept.
-        mode: "min", "max" or "auto", which is "max" where the metric's name has "acc" in it.
+        monitor: The metric. Left out it is `val_loss` where other arguments are of 0.x or several are kept, and for a
+            module of a release up to 1.2 what a result is `checkpoint_on`, or `val_loss`, once that is logged.
+        mode: "min", "max" or "auto", which is "max" where the metric's name has "acc" in it. Left out it is that of
+            the module's release: "auto" up to 1.2, then "min".
         period: Up to 1.3: `every_n_epochs`. Less than 1 is every validation up to 0.9, and none later.
         every_n_val_epochs: In 1.3 and 1.4: `every_n_epochs`.
         prefix: Up to 1.2: what the file's name begins with.
@@ -92,11 +95,16 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
 
     Raises:
         TypeError: If it is not clear what a second positional argument was.
-        ValueError: If it is not clear which direction is meant, or as `camshaft.callbacks.ModelCheckpoint`.
+        ValueError: As `camshaft.callbacks.ModelCheckpoint`; at setup, if it is not clear which direction is meant.
     """
 
     CHECKPOINT_SLASH_CHAR: ClassVar[str] = "/"
 
+    _is_monitor_open: bool = True
+    _is_of_trainer: bool = False
+    _is_mode_open: bool = False
+    _watched: Sequence[str] = ("val_checkpoint_on", "checkpoint_on", "val_loss")  # where `monitor` is open, up to 1.2
+    _key: str | None = None  # before the release of a module chose what was left open
     _last_time_checked: float | None = None
     _last_checkpoint_saved: str = ""
     _saves_at_save_point: bool = False
@@ -126,7 +134,8 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
             note(_CHECKPOINT, f"save_best_only={save_best_only}", f"`save_top_k={save_top_k}`")
         if save_top_k is None or isinstance(save_top_k, bool):
             save_top_k = int(save_top_k is not False)
-        if monitor is UNSET:
+        is_monitor_open = monitor is UNSET
+        if is_monitor_open:
             monitor = "val_loss" if is_of_0_x or save_top_k > 1 else None
             if monitor is not None:
                 meaning = "`monitor='val_loss'`, as up to 0.9; pass monitor=None for the newest"
@@ -149,7 +158,8 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
             arguments["filename"] = f"{prefix}-{arguments.get('filename') or _EVERY_EPOCH}"
             note(_CHECKPOINT, f"prefix={prefix!r}", f"`filename={arguments['filename']!r}`")
         arguments["verbose"] = bool(arguments.get("verbose", False))
-        chosen = chosen_mode(mode, monitor, _CHECKPOINT, is_auto_by_default=True)
+        chosen, self._is_mode_open = chosen_mode(mode, monitor, _CHECKPOINT, is_auto_by_default=True)
+        self._is_monitor_open = is_monitor_open and monitor is None
         super().__init__(monitor=monitor, mode=chosen, save_top_k=save_top_k, **arguments)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -158,6 +168,17 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         for earlier, today in _EARLIER_METHODS.items():
             if earlier in vars(cls) and today not in vars(cls):
                 setattr(cls, today, _calling(earlier))
+
+    @classmethod
+    def adopt(cls, checkpoint: _ModelCheckpoint) -> None:
+        """Make a checkpoint callback that a trainer added one of this class."""
+        checkpoint.__class__ = cls
+        checkpoint._is_of_trainer = True  # type: ignore[attr-defined]
+
+    @property
+    def state_key(self) -> str:
+        """Class name and the arguments that tell two of these in one trainer apart, as they were given."""
+        return self._key or super().state_key
 
     @property
     def _fs(self) -> Any:
@@ -173,8 +194,19 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Find the folder, and whether saves wait for the save point; see `camshaft.callbacks.ModelCheckpoint`."""
+        if stage == "fit":
+            self._key = self.state_key
+            self._follow_release(behaviour_in(getattr(trainer, "current_run", None)).since)
+            if self._is_mode_open:
+                self._is_mode_open = False
+                follow_release(self, trainer, _CHECKPOINT)
         super().setup(trainer, module, stage)
         self._saves_at_save_point = any(self._is_overridden(name) for name in _WRITING_METHODS)
+
+    def _follow_release(self, since: tuple[int, ...]) -> None:
+        self._is_monitor_open &= since < MODES_ARE_MIN
+        if self._is_of_trainer and (0, 8) <= since < (1, 0):  # documented as the newest
+            self._watched = self._watched[:-1]
 
     def _is_overridden(self, name: str) -> bool:
         return getattr(getattr(self, name), "__func__", None) is not getattr(ModelCheckpoint, name)
@@ -182,6 +214,10 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     def save_checkpoint(self, trainer: Any, pl_module: Any = None) -> None:
         """Save as at a due time, as up to 1.6. Collective."""
         self._save(trainer, self._monitor_candidates(trainer))
+
+    def _should_save_on_train_epoch_end(self, trainer: Any) -> bool:
+        is_open = self.save_on_train_epoch_end is None
+        return not (is_open and is_before_validation(trainer)) and super()._should_save_on_train_epoch_end(trainer)
 
     # what writes, for overrides of it
 
@@ -267,7 +303,10 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         """Return the logged values with "epoch" and "step", which up to 1.5 were arguments."""
         given = {"epoch": epoch, "step": step}
         counts = {name: torch.tensor(count) for name, count in given.items() if count is not None}
-        return {**super()._monitor_candidates(trainer), **counts}
+        candidates = {**super()._monitor_candidates(trainer), **counts}
+        if self._is_monitor_open and self.monitor is None and self._is_fitting:
+            self.monitor = next((name for name in self._watched if name in candidates), None)
+        return candidates
 
     def _choose_folder(self, trainer: Any) -> str:
         folder = self.__resolve_ckpt_dir(trainer)
