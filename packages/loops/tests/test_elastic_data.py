@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+import torchdata.nodes as nodes
 from bare_parts import make_batches, make_loader
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -192,6 +193,17 @@ def test_workers_that_persist_draw_their_seed_once(chain: list[Leg]) -> None:
     whole, found = read_chain(make_one, [Leg(1, -1)], 2), read_chain(make_one, chain, 2)
     for expected, steps in zip(whole, found, strict=True):
         assert in_their_order(steps)[:23] == in_their_order(expected)
+
+
+@pytest.mark.parametrize("chain", [[Leg(2, 3), Leg(3, -1)], [Leg(1, 12), Leg(2, -1)]])
+def test_nodes_of_a_sampler_begin_the_next_epoch_in_other_processes(chain: list[Leg]) -> None:
+    def make_one(strategy: Any) -> Any:
+        sampler = DistributedSampler(Indices(12), strategy.world_size, strategy.global_rank)
+        return nodes.Loader(nodes.Batcher(nodes.SamplerWrapper(sampler), 2))
+
+    whole = read_chain(make_one, [Leg(1, -1)], 3, in_threads=True)
+    found = read_chain(make_one, chain, 3, in_threads=True)
+    assert [in_their_order(steps) for steps in found] == [in_their_order(steps) for steps in whole]
 
 
 class Lazy(Sampler[int]):

@@ -367,6 +367,9 @@ class ResumableLoader:
         if "loader" in state:
             ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
             going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
+            if is_reshared and self._is_node_loader and not any(going_on):
+                _begin_nodes_in(self._source, self._epoch or 0)  # their positions are those of another share
+                return True
             if any(going_on) or not going_on:
                 self._load_end(state)
         return False
@@ -586,6 +589,17 @@ def _without_restart(loader: Any) -> Iterator[Any]:
             # they count only epochs that they were read in, and forget that they were when they load a state
             node._started = node._num_yielded > 0
     return iterator
+
+
+def _begin_nodes_in(loader: Any, epoch: int) -> None:
+    """Let those of torchdata's nodes that count epochs begin in a later one."""
+    nodes = sys.modules["torchdata.nodes"]
+    for node in nodes_of(loader):
+        if isinstance(node, nodes.SamplerWrapper):
+            for _ in range(epoch):
+                node.epoch = node.epoch_updater(node.epoch)
+        elif isinstance(node, nodes.MultiNodeWeightedSampler):
+            node._epoch = epoch
 
 
 def _ended_nodes(loader: Any) -> list[int]:
