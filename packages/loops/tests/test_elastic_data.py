@@ -266,6 +266,35 @@ def test_an_order_that_cannot_be_known_or_is_another_one_is_refused(make_sampler
         read_chain(make_one, [Leg(then, 2), Leg(now, -1)], 1)
 
 
+class Counting(Sampler[Any]):
+    """Counts its passes by itself."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size, self.num_passes = batch_size, 0
+
+    def __len__(self) -> int:
+        return 48 // self.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        self.num_passes += 1
+        order = torch.randperm(48, generator=torch.Generator().manual_seed(self.num_passes))
+        return iter(order.tolist() if self.batch_size == 1 else order.reshape(-1, self.batch_size).tolist())
+
+
+@pytest.mark.parametrize("chain", [[Leg(1, 15), Leg(1, -1)], [Leg(1, 15), Leg(2, -1)], [Leg(2, 8), Leg(2, -1)]])
+@pytest.mark.parametrize("by", ["sampler", "batch_sampler"])
+def test_another_order_than_that_of_the_checkpoint_is_refused(by: str, chain: list[Leg]) -> None:
+    def make_one(_: Any) -> Any:
+        if by == "sampler":
+            return DataLoader(Indices(48), 4, sampler=Counting(1))
+        return DataLoader(Indices(48), batch_sampler=Counting(4))
+
+    with pytest.raises(
+        ValueError, match=r"`sampler` must be one that gives the order .*Counting.* Give it `state_dict`"
+    ):
+        read_chain(make_one, chain, 2)
+
+
 def test_data_of_each_process_is_not_shared_out_anew() -> None:
     def make_one(strategy: Any) -> Any:
         return CombinedLoader([sequential(12, 2), make_loader("sized", make_batches(6))])

@@ -420,7 +420,7 @@ class ResumableLoader:
         replayed = next((part for part in parts if isinstance(part, ReplayedSampler)), None)
         if replayed is None and self.num_data_ranks > 1 and whole.replica is None:
             return None
-        return position_in(self.loader, whole, replayed, self.num_data_ranks, self._num_read)
+        return position_in(self.loader, whole, replayed, self.data_rank, self.num_data_ranks, self._num_read)
 
     def _go_on_with_rest(self, state: dict[str, Any]) -> None:
         """Let the next iteration read the rest of an order that was shared out anew, now or before.
@@ -536,6 +536,9 @@ class ResumableLoader:
         an iterator, which asking a `StatefulDataLoader` for its state does.
         """
         own, is_exhausted = state["loader"], state["is_exhausted"]
+        replayed = [one for one in samplers_of(self._source) if isinstance(one, ReplayedSampler)]
+        for sampler in replayed:
+            sampler.is_checked = False  # it may know the next epoch, and no sample is taken of this one
         self._source.load_state_dict(copy.deepcopy(own))
         torchdata = sys.modules.get("torchdata.stateful_dataloader")
         if self._is_node_loader:
@@ -548,6 +551,8 @@ class ResumableLoader:
             iter(self._source)  # goes on where it was left, so that the next one begins anew
             if not are_same(self._source.state_dict(), own):
                 self._source.load_state_dict(own)  # that one began anew already, but not in its turn
+        for sampler in replayed:
+            sampler.is_checked = True
 
 
 def _resumes_in_workers(stream: Any, loader: DataLoader[Any]) -> bool:
