@@ -123,6 +123,7 @@ class ResumableLoader:
         self._num_before_load = 0  # batches of the iteration before the state of its stream was loaded
         self._is_rest_of_stream = False  # whether the iteration is what is left of a stream, which tells no length
         self._num_read = 0
+        self._num_of_pass: int | float | None = None
         self._was_begun = False
         self._is_under_way = False
         self._is_exhausted = False
@@ -165,6 +166,7 @@ class ResumableLoader:
             self._start = random_state(generators_of(self.loader))
         self._leave_rest()
         self._num_read = self._num_before_load = 0
+        self._num_of_pass = self._num_promised  # a sampler that counts its passes promises the next one's from here on
         if not self._has_kept_workers:
             return iter(self._source)
         self._has_kept_workers = False
@@ -287,7 +289,9 @@ class ResumableLoader:
         """Number of batches of the iteration that runs: of a whole one, or of the rest of one; infinite if unknown."""
         if self._is_rest_of_stream:
             return UNKNOWN
-        return self._num_promised if self._rest is None else self._rest.num_batches
+        if self._rest is not None:
+            return self._rest.num_batches
+        return self._num_promised if self._num_of_pass is None else self._num_of_pass
 
     @property
     def num_left(self) -> int | float:
@@ -474,6 +478,7 @@ class ResumableLoader:
             self._keep_workers()
 
     def _resume(self, state: dict[str, Any]) -> None:
+        self._num_of_pass = None
         shareable, is_reshared = self._shareable, self.resharing is not None
         if "shared" in state and shareable and (is_reshared or self._is_stateless or shareable.is_own_state):
             self._go_on_with_stream(shareable, state)
