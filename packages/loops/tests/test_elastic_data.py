@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+import torchdata.nodes as nodes
 from bare_parts import make_batches, make_loader
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -194,6 +195,17 @@ def test_workers_that_persist_draw_their_seed_once(chain: list[Leg]) -> None:
         assert in_their_order(steps)[:23] == in_their_order(expected)
 
 
+@pytest.mark.parametrize("chain", [[Leg(2, 3), Leg(3, -1)], [Leg(1, 12), Leg(2, -1)]])
+def test_nodes_of_a_sampler_begin_the_next_epoch_in_other_processes(chain: list[Leg]) -> None:
+    def make_one(strategy: Any) -> Any:
+        sampler = DistributedSampler(Indices(12), strategy.world_size, strategy.global_rank)
+        return nodes.Loader(nodes.Batcher(nodes.SamplerWrapper(sampler), 2))
+
+    whole = read_chain(make_one, [Leg(1, -1)], 3, in_threads=True)
+    found = read_chain(make_one, chain, 3, in_threads=True)
+    assert [in_their_order(steps) for steps in found] == [in_their_order(steps) for steps in whole]
+
+
 class Lazy(Sampler[int]):
     """Draws as it goes from the numbers that everything else draws from."""
 
@@ -252,6 +264,35 @@ def test_an_order_that_cannot_be_known_or_is_another_one_is_refused(make_sampler
 
     with pytest.raises(ValueError, match=r"`sampler` must be .* in fit\. Use as many processes as then, or resume"):
         read_chain(make_one, [Leg(then, 2), Leg(now, -1)], 1)
+
+
+class Counting(Sampler[Any]):
+    """Counts its passes by itself."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size, self.num_passes = batch_size, 0
+
+    def __len__(self) -> int:
+        return 48 // self.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        self.num_passes += 1
+        order = torch.randperm(48, generator=torch.Generator().manual_seed(self.num_passes))
+        return iter(order.tolist() if self.batch_size == 1 else order.reshape(-1, self.batch_size).tolist())
+
+
+@pytest.mark.parametrize("chain", [[Leg(1, 15), Leg(1, -1)], [Leg(1, 15), Leg(2, -1)], [Leg(2, 8), Leg(2, -1)]])
+@pytest.mark.parametrize("by", ["sampler", "batch_sampler"])
+def test_another_order_than_that_of_the_checkpoint_is_refused(by: str, chain: list[Leg]) -> None:
+    def make_one(_: Any) -> Any:
+        if by == "sampler":
+            return DataLoader(Indices(48), 4, sampler=Counting(1))
+        return DataLoader(Indices(48), batch_sampler=Counting(4))
+
+    with pytest.raises(
+        ValueError, match=r"`sampler` must be one that gives the order .*Counting.* Give it `state_dict`"
+    ):
+        read_chain(make_one, chain, 2)
 
 
 def test_data_of_each_process_is_not_shared_out_anew() -> None:

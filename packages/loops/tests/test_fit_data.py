@@ -25,10 +25,11 @@ from bare_parts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logical_parts import LogicalStrategy
 from ranks_in_turn import in_turn
 from resumable_data import Counting
 from resumed_runs import same_values, without_time
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from camshaft.hooks_core.check import check
 from camshaft.hooks_core.trace import Trace
@@ -128,6 +129,42 @@ def test_processes_draw_alike_where_loaders_are_asked_for_again() -> None:
     assert first[0] != second[0] and first[2:] == second[2:] and len(first) == 6
     first, second = in_turn(2, lambda strategy: splits_of(strategy, use_distributed_sampler=False))
     assert not {str(split) for split in first} & {str(split) for split in second}, "each its own"
+
+
+class ByEpoch(Sampler[Any]):
+    """Batches whose number follows the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return (4, 3, 5)[self.epoch]
+
+    def __iter__(self) -> Any:
+        return iter([[number] for number in range(len(self))])
+
+
+@pytest.mark.parametrize("num_logical_ranks", [None, 1])
+def test_an_epoch_has_the_batches_that_its_sampler_has_for_it(num_logical_ranks: int | None) -> None:
+    saved: list[Any] = []
+
+    def train(checkpoint: Any = None) -> Any:
+        def save(trainer: BareTrainer, *arguments: Any) -> None:
+            if trainer.progress.total_batches == 10:
+                trainer.save_checkpoint("inside")
+
+        strategy = None if num_logical_ranks is None else LogicalStrategy(num_logical_ranks)
+        trainer = BareTrainer(seeded(), callbacks=[hooked(on_train_batch_end=save)], strategy=strategy, max_epochs=3)
+        x = torch.ones(8, NUM_FEATURES)
+        trainer.fit(DataLoader(TensorDataset(x, x[:, :1]), batch_sampler=ByEpoch()), checkpoint=checkpoint)
+        saved.append(trainer.load("inside") if checkpoint is None else None)
+        return trainer
+
+    whole, resumed = train(), train(saved[0])
+    assert whole.progress.total_batches == resumed.progress.total_batches == 12
+    assert same_bits(weights(whole.module), weights(resumed.module))
 
 
 def test_nobody_is_asked_for_validation_loaders_that_are_not_used() -> None:

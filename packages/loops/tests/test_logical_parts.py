@@ -76,6 +76,8 @@ def test_a_pass_goes_on_from_its_state_in_other_hands() -> None:
     resumed = LogicalLoader(loader, run_of(range(3, 4)), "train", 0)
     resumed.load_state_dict(begun.state_dict())
     assert [[batch.tolist() for batch in step] for step in resumed] == [step[3:] for step in whole[2:]]
+    with pytest.raises(ValueError, match="`sampler` must be one that gives the order of the checkpoint again"):
+        LogicalLoader(DataLoader(range(40)), run_of(range(4)), "train", 0).load_state_dict(begun.state_dict())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must be that of 30 samples"):
         LogicalLoader(DataLoader(range(30)), run_of(range(4)), "train", 0).load_state_dict(begun.state_dict())  # type: ignore[arg-type]
 

@@ -12,6 +12,7 @@ import torch
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.loops.data.loaders import (
     as_one_loader,
+    has_own_sampler,
     in_order,
     leaves_of,
     set_epoch,
@@ -173,11 +174,17 @@ class FitData:
                 self._follow_loaders()  # else it is a share of a whole epoch
 
     def set_epoch(self, *, of_datasets: bool = True) -> None:
-        """Tell the training loader which epoch begins; see `set_epoch`."""
+        """Tell the training loader which epoch begins, and count its batches if their number may differ by epoch.
+
+        Collective in the latter case, with several processes.
+        """
         epoch = self._progress.current_epoch
         set_epoch(self.loader, epoch, of_datasets=of_datasets)
         of_draws = not self.limits.overfit_batches  # else each epoch has the same draws
         self.batches.set_epoch(epoch, of_draws=of_draws, of_datasets=of_datasets)
+        if any(map(has_own_sampler, leaves_of(self.loader))):
+            self.batches.count(*self.limits.train_limit)
+            self._follow_epoch()
 
     def isolated(self) -> AbstractContextManager[None]:
         """Return the context of the sanity check, which restores what that changes; see `isolated_check`."""

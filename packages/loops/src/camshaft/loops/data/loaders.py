@@ -318,6 +318,12 @@ def is_open_ended(loader: Iterable[Any]) -> bool:
     )
 
 
+def has_own_sampler(loader: Any) -> bool:
+    """Return whether a sampler of the user's decides which batches there are, and how many in an epoch."""
+    modules = {type(one).__module__.partition(".")[0] for one in samplers_of(loader)}
+    return isinstance(loader, DataLoader) and not modules <= {"torch", "torchdata", "camshaft", "builtins"}
+
+
 def set_epoch(loader: Any, epoch: int, *, of_datasets: bool = True) -> None:
     """Tell what draws by epoch which one begins: combinations, samplers (also within others), datasets and loaders.
 

@@ -24,6 +24,7 @@ from camshaft.loops.data.loaders import count_batches, is_open_ended
 from camshaft.loops.data.samplers import (
     Uneven,
     as_integers,
+    check_ends,
     check_same_order,
     drawn_order,
     in_batches,
@@ -101,6 +102,7 @@ class LogicalLoader:
         self._order: list[Any] | None = None  # that a resumed pass goes on with
         self._start: dict[str, Any] | None = None
         self._num_read = self._num_passes = 0
+        self._ends: list[Any] = []  # the first and the last item of the order
         self._samples: list[list[int] | None] | None = None
         self._is_under_way = self._follows = False
 
@@ -119,6 +121,7 @@ class LogicalLoader:
             if self._strategy.world_size > 1:
                 action = "Draw from global numbers or an attribute `generator`."
                 check_same_order(order, self._sampler, self._strategy, action)
+        self._ends = [as_integers(order[place]) for place in (0, -1)] if order else []
         steps = self._steps(order)
         self._fetches[:] = chain.from_iterable(steps[self._num_read :])
         with isolated_randomness(self._generators):  # a resumed pass draws no seed of workers, nor do kept workers
@@ -186,7 +189,7 @@ class LogicalLoader:
         state: dict[str, Any] = {"is_under_way": self._is_under_way, "length": len(self._sampler)}
         state["num_passes"] = self._num_passes
         if self._is_under_way:
-            return state | {"num_steps": self._num_read, "start": self._start}
+            return state | {"num_steps": self._num_read, "start": self._start, "ends": self._ends}
         return state | {"samplers": self._states()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -208,6 +211,7 @@ class LogicalLoader:
             restore_random_state(self._start["numbers"], self._generators)
             self._load(self._start["samplers"])
             self._order = self._drawn()
+        check_ends([as_integers(self._order[place]) for place in (0, -1)], state.get("ends"), self._sampler)
 
     def _load(self, states: Sequence[Any]) -> None:
         for part, state in zip(self._parts, states, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.combined_loader import copy_loader, has_state, is_stream, kind_to_copy, order_of
@@ -19,6 +19,8 @@ from camshaft.loops.data.samplers import (
     ReplayedSampler,
     SharedSampler,
     Uneven,
+    as_integers,
+    check_ends,
     has_fixed_order,
     in_batches,
     shared_places,
@@ -146,7 +148,7 @@ def _is_share(items: list[Any], whole: list[Any], rank: int, num_replicas: int) 
 
 
 def position_in(
-    loader: Any, order: WholeOrder, replayed: ReplayedSampler | None, num_ranks: int, num_read: int
+    loader: Any, order: WholeOrder, replayed: ReplayedSampler | None, data_rank: int, num_ranks: int, num_read: int
 ) -> dict[str, Any] | None:
     """Return a position in the order of all processes, the same in each; None if it is not known where it began.
 
@@ -154,7 +156,8 @@ def position_in(
         loader: The loader of this process.
         order: What is behind it.
         replayed: Knows the random numbers from which the pass began; None if the loader's own state is what counts.
-        num_ranks: Number of processes that share the data.
+        data_rank: Rank of this process among those that share the data.
+        num_ranks: Number of these.
         num_read: Batches that were read of the pass.
     """
     origin: dict[str, Any] | None = None
@@ -164,7 +167,9 @@ def position_in(
         beginning = replayed.beginning
         if beginning is None:
             return None
-        origin = {"before": 0, "is_lazy": num_ranks == 1, **beginning}
+        size = order.batch_size if isinstance(replayed.sampler, BatchSampler) else None  # of what was given
+        share = {"data_rank": data_rank, "num_ranks": num_ranks, "batch_size": size}
+        origin = {"before": 0, "is_lazy": num_ranks == 1, **beginning, **replayed.given, "share": share}
     return {
         **{"origin": origin, "num_workers": loader.num_workers},
         **{"sampler": order.name, "length": len(order.sampler)},
@@ -277,12 +282,26 @@ def _draw_order(loader: Any, whole: WholeOrder, position: dict[str, Any]) -> tup
     if not is_known or len(order) < num_items:
         rule = f"one that draws an order of {num_items} in one piece when a pass begins"
         raise ValueError(must_be("sampler", rule, sampler, "fit", _DO))
+    if origin.get("num_given"):
+        check_ends(_ends_of(origin, order[:num_items]), origin["ends"], sampler)
 
     def finish() -> None:
         for generator, its_state in ends:
             generator.set_state(its_state)
 
     return order[:num_items], finish
+
+
+def _ends_of(origin: Mapping[str, Any], order: list[Any]) -> list[list[int] | None]:
+    """Return the first item, and the last of those that were given, of the share of the process that saved."""
+    share, found = origin["share"], []
+    size = share["batch_size"] or 1
+    for idx, item in zip((0, origin["num_given"] - 1), origin["ends"], strict=True):
+        places = [idx * size * share["num_ranks"] + share["data_rank"] + k * share["num_ranks"] for k in range(size)]
+        items = [order[place % len(order)] for place in places]
+        integers = as_integers(items if share["batch_size"] else items[0])
+        found.append(None if integers is None or item is None else integers[: len(item)])
+    return found
 
 
 def check_sampler(whole: WholeOrder, position: Mapping[str, Any]) -> None:

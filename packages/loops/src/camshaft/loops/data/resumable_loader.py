@@ -123,6 +123,7 @@ class ResumableLoader:
         self._num_before_load = 0  # batches of the iteration before the state of its stream was loaded
         self._is_rest_of_stream = False  # whether the iteration is what is left of a stream, which tells no length
         self._num_read = 0
+        self._num_of_pass: int | float | None = None
         self._was_begun = False
         self._is_under_way = False
         self._is_exhausted = False
@@ -165,6 +166,7 @@ class ResumableLoader:
             self._start = random_state(generators_of(self.loader))
         self._leave_rest()
         self._num_read = self._num_before_load = 0
+        self._num_of_pass = self._num_promised  # a sampler that counts its passes promises the next one's from here on
         if not self._has_kept_workers:
             return iter(self._source)
         self._has_kept_workers = False
@@ -287,7 +289,9 @@ class ResumableLoader:
         """Number of batches of the iteration that runs: of a whole one, or of the rest of one; infinite if unknown."""
         if self._is_rest_of_stream:
             return UNKNOWN
-        return self._num_promised if self._rest is None else self._rest.num_batches
+        if self._rest is not None:
+            return self._rest.num_batches
+        return self._num_promised if self._num_of_pass is None else self._num_of_pass
 
     @property
     def num_left(self) -> int | float:
@@ -367,6 +371,9 @@ class ResumableLoader:
         if "loader" in state:
             ends = zip(streams_at(self._streams_here), state.get("streams", ()), strict=True)
             going_on = [continues_from_end(stream, end, is_exhausted=self._is_exhausted) for stream, end in ends]
+            if is_reshared and self._is_node_loader and not any(going_on):
+                _begin_nodes_in(self._source, self._epoch or 0)  # their positions are those of another share
+                return True
             if any(going_on) or not going_on:
                 self._load_end(state)
         return False
@@ -417,7 +424,7 @@ class ResumableLoader:
         replayed = next((part for part in parts if isinstance(part, ReplayedSampler)), None)
         if replayed is None and self.num_data_ranks > 1 and whole.replica is None:
             return None
-        return position_in(self.loader, whole, replayed, self.num_data_ranks, self._num_read)
+        return position_in(self.loader, whole, replayed, self.data_rank, self.num_data_ranks, self._num_read)
 
     def _go_on_with_rest(self, state: dict[str, Any]) -> None:
         """Let the next iteration read the rest of an order that was shared out anew, now or before.
@@ -471,6 +478,7 @@ class ResumableLoader:
             self._keep_workers()
 
     def _resume(self, state: dict[str, Any]) -> None:
+        self._num_of_pass = None
         shareable, is_reshared = self._shareable, self.resharing is not None
         if "shared" in state and shareable and (is_reshared or self._is_stateless or shareable.is_own_state):
             self._go_on_with_stream(shareable, state)
@@ -533,6 +541,9 @@ class ResumableLoader:
         an iterator, which asking a `StatefulDataLoader` for its state does.
         """
         own, is_exhausted = state["loader"], state["is_exhausted"]
+        replayed = [one for one in samplers_of(self._source) if isinstance(one, ReplayedSampler)]
+        for sampler in replayed:
+            sampler.is_checked = False  # it may know the next epoch, and no sample is taken of this one
         self._source.load_state_dict(copy.deepcopy(own))
         torchdata = sys.modules.get("torchdata.stateful_dataloader")
         if self._is_node_loader:
@@ -545,6 +556,8 @@ class ResumableLoader:
             iter(self._source)  # goes on where it was left, so that the next one begins anew
             if not are_same(self._source.state_dict(), own):
                 self._source.load_state_dict(own)  # that one began anew already, but not in its turn
+        for sampler in replayed:
+            sampler.is_checked = True
 
 
 def _resumes_in_workers(stream: Any, loader: DataLoader[Any]) -> bool:
@@ -586,6 +599,17 @@ def _without_restart(loader: Any) -> Iterator[Any]:
             # they count only epochs that they were read in, and forget that they were when they load a state
             node._started = node._num_yielded > 0
     return iterator
+
+
+def _begin_nodes_in(loader: Any, epoch: int) -> None:
+    """Let those of torchdata's nodes that count epochs begin in a later one."""
+    nodes = sys.modules["torchdata.nodes"]
+    for node in nodes_of(loader):
+        if isinstance(node, nodes.SamplerWrapper):
+            for _ in range(epoch):
+                node.epoch = node.epoch_updater(node.epoch)
+        elif isinstance(node, nodes.MultiNodeWeightedSampler):
+            node._epoch = epoch
 
 
 def _ended_nodes(loader: Any) -> list[int]:

@@ -254,6 +254,25 @@ def _checksum(order: Iterable[Any]) -> int | None:
     return None
 
 
+def check_ends(ends: Sequence[Any], before: Sequence[Any] | None, sampler: Any) -> None:
+    """Raise `ValueError` if a sampler gives another order than the one that a checkpoint was saved in.
+
+    Args:
+        ends: Two items of the order.
+        before: The same two of then; None if they are not known.
+        sampler: The sampler.
+    """
+    if before is not None and list(ends) != list(before):
+        while isinstance(sampler, SharedSampler) or type(sampler) is BatchSampler:
+            sampler = sampler.sampler
+        rule = "one that gives the order of the checkpoint again, which was saved inside an epoch"
+        action = (
+            "Give it `state_dict` and `load_state_dict`, let `set_epoch` decide its order, or draw that from global"
+        )
+        action += " numbers or an attribute `generator` as a pass begins; or resume from the end of an epoch."
+        raise ValueError(must_be("sampler", rule, sampler, "fit", action))
+
+
 def as_integers(indices: Any) -> list[int] | None:
     """Return what a sampler gives, an index or a batch of them, as integers; None for others."""
     with suppress(TypeError, OverflowError):
@@ -277,13 +296,20 @@ class ReplayedSampler:
     Attributes:
         recorded: What passes from now on give, by its place in the pass, until a reader takes it out; None, the
             default, records nothing.
+        is_checked: Whether a pass that goes on from a state must have its order.
     """
 
     sampler: Any
     generators: Sequence[torch.Generator]
     parts: Sequence[Any] = ()
     recorded: dict[int, Any] | None = attrs.field(default=None, init=False)
+    is_checked: bool = attrs.field(default=True, init=False)
     _newest: _ReplayedIndices | None = attrs.field(default=None, init=False)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """How many items the newest pass has given, the first and the last; see `check_ends`."""
+        return {} if self._newest is None else self._newest.given
 
     @property
     def beginning(self) -> dict[str, Any] | None:
@@ -308,6 +334,8 @@ class _ReplayedIndices(Iterator[Any]):
     _indices: Iterator[Any] = attrs.field(default=iter(()), init=False)
     start: dict[str, Any] | None = attrs.field(default=None, init=False)
     _num_given: int = attrs.field(default=0, init=False)
+    _first: Any = attrs.field(default=None, init=False)
+    _last: Any = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin the sampler, as a plain loader does: a generator draws when it is first asked, any other one here."""
@@ -323,13 +351,21 @@ class _ReplayedIndices(Iterator[Any]):
         recorded = self._owner.recorded
         if recorded is not None:
             recorded[self._num_given] = as_integers(index)
+        if self._num_given == 0:
+            self._first = index
+        self._last = index
         self._num_given += 1
         return index
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The number of items that were given, and the first and the last one, by which the order is known again."""
+        return {"num_given": self._num_given, "ends": [as_integers(self._first), as_integers(self._last)]}
 
     def state_dict(self) -> dict[str, Any]:
         # worker processes are given their first indices right after they asked for this: it would begin here
         start = self._beginning() if self.start is None else self.start
-        return {**start, "num_given": self._num_given}
+        return {**start, **self.given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         owner = self._owner
@@ -347,6 +383,9 @@ class _ReplayedIndices(Iterator[Any]):
             # at least one, as a generator draws when it is first asked; but no further: it may draw again at its end
             given = list(islice(indices, max(self._num_given, 1)))
             self._indices = chain(given[self._num_given :], indices)
+        if self._num_given:
+            self._first, self._last = given[0], given[-1]
+            check_ends(self.given["ends"], state.get("ends") if owner.is_checked else None, owner.sampler)
 
     def _beginning(self) -> dict[str, Any]:
         """Return the random numbers from which a pass begins."""

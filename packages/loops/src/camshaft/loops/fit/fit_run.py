@@ -198,12 +198,12 @@ class FitRun:
         self._stopping.start_epoch(is_new=not progress.is_inside_epoch)
         if not progress.is_inside_epoch:
             data.reload_if_due()
+            data.set_epoch()
             mode.num_batches = data.num_batches
             mode.start_epoch()
             self._has_epoch_ended = False
             _reset(run.epoch_state)
             progress.epochs.ready += 1
-            data.set_epoch()
             if metrics is not None and not self._is_first_epoch:  # logs of `on_train_start` belong to the first epoch
                 metrics.start_epoch("train")
             run.hooks.on_train_epoch_start()
