@@ -694,12 +694,11 @@ STATED: tuple[Stated, ...] = (
         name="unknown attributes",
         topic="errors",
         lightning="`trainer.max_epoch = 8` sets an attribute that nothing reads",
-        camshaft="raises; under the import names warns, with the closest name; loops take no attributes of the user's",
+        camshaft="raises, under the import names with the closest name; its loops take no attributes of the user's own",
         reason="a setting that is lost is a silent mistake",
         write="Set the right name; keep values of your own in a subclass, the module or a callback.",
         proof=(
-            "packages/compat/tests/test_earlier_attributes.py"
-            "::test_a_setting_that_may_be_misspelt_is_told_with_the_closest_name"
+            "packages/compat/tests/test_earlier_attributes.py::test_a_misspelt_setting_is_refused_with_the_closest_name"
         ),
     ),
     Stated(

@@ -231,7 +231,7 @@ class Trainer(ArgparseArguments, _Trainer):
             message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. {told}"
             raise AttributeError(message, name=name, obj=self)
         if self._is_sealed:
-            _warn_of_misspelt(self, name)
+            _refuse_misspelt(self, name)
         super().__setattr__(name, value)
 
     # what `camshaft.trainer.Trainer` lets a subclass add
@@ -618,8 +618,11 @@ _MISSPELT = 0.8  # how much of two names is the same, as difflib tells it
 _MISSPELT_READABLE = 0.9  # `train_loader` may be the user's own beside our `train_dataloader`
 
 
-def _warn_of_misspelt(owner: object, name: str) -> None:
-    """Warn of a new attribute whose name is nearly that of an attribute of a trainer of ours."""
+def _refuse_misspelt(owner: object, name: str) -> None:
+    """Raise `AttributeError` for a new attribute whose name is nearly that of an attribute of a trainer of ours.
+
+    One that differs only in underscores from what can only be read, as `logdir`, is the user's own.
+    """
     kind, attributes = type(owner), vars(owner)
     if name.startswith("_") or name in attributes or hasattr(kind, name) or not kind.__module__.startswith("camshaft."):
         return
@@ -632,11 +635,13 @@ def _warn_of_misspelt(owner: object, name: str) -> None:
     readable = {one for one, value in found.items() if isinstance(value, property)} - settable
     public = sorted(one for one in settable if not one.startswith("_"))
     closest = difflib.get_close_matches(name, public, n=1, cutoff=_MISSPELT)
-    closest = closest or difflib.get_close_matches(name, sorted(readable), n=1, cutoff=_MISSPELT_READABLE)
+    others = sorted(one for one in readable if one.replace("_", "") != name.replace("_", ""))
+    closest = closest or difflib.get_close_matches(name, others, n=1, cutoff=_MISSPELT_READABLE)
     if closest:
         where, meant = kind.__qualname__, closest[0]
-        told = f"`{name}` is set on a {where}, which has no such attribute and does nothing with it. "
-        warn_user(told + f"Did you mean `{meant}`?" + (" It can only be read." if meant in readable else ""))
+        told = f"`{name}` must be an attribute of {where} to be set, but there is none. Did you mean `{meant}`?"
+        told += " It can only be read." if meant in readable else ""
+        raise AttributeError(told, name=name, obj=owner)
 
 
 def _is_property_of_ours(kind: type, name: str) -> bool:
