@@ -37,7 +37,8 @@ class Dictionaries(Regression):
         return {"test_loss": self.loss(batch)}
 
     def test_epoch_end(self, outputs: list[Any]) -> Any:
-        return {"log": {"test_loss": torch.stack([one["test_loss"] for one in outputs]).mean()}}
+        mean = torch.stack([one["test_loss"] for one in outputs]).mean()
+        return {"avg_test_loss": mean, "log": {"test_loss": mean}}
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
@@ -85,4 +86,4 @@ def test_loggers_get_what_was_returned_for_them_and_bars_what_was_for_them(train
 
 def test_a_test_shows_what_its_end_returned(trained: Trainer) -> None:
     (result,) = trained.test(Dictionaries(), loader(2), verbose=False)
-    assert list(result) == ["test_loss"]
+    assert result.keys() == {"avg_test_loss", "test_loss"}  # also what it does not log

@@ -119,6 +119,8 @@ def _evaluation(verb: str, earlier: str) -> Any:
         prints_itself = is_verbose and getattr(loop, "prints_itself", False)
         call.arguments["verbose"] = is_verbose and not prints_itself
         results: list[dict[str, float]] = evaluate(*call.args, **call.kwargs)
+        if results and behaviour_in(self.current_run).returns_logs:  # an epoch's end may return more than its `log`
+            results[0] = {name: float(value) for name, value in self.callback_metrics.items()} | results[0]
         if prints_itself and self.is_global_zero:
             loop.print_logged(results)
         return results
