@@ -20,6 +20,8 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from camshaft.loops import CombinedLoader
 from camshaft.loops.data.combined_loader import CombinationMode
+from camshaft.loops.data.samplers import ReplayedSampler
+from camshaft.loops.state.random_state import random_state, restore_random_state
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -293,6 +295,29 @@ def test_another_order_than_that_of_the_checkpoint_is_refused(by: str, chain: li
         ValueError, match=r"`sampler` must be one that gives the order .*Counting.* Give it `state_dict`"
     ):
         read_chain(make_one, chain, 2)
+
+
+class Each(Lazy):
+    """Draws each item from the same ones."""
+
+    def __iter__(self) -> Iterator[int]:
+        return (random.randrange(1000) for _ in range(12))
+
+
+def test_a_sampler_that_draws_as_it_goes_goes_on_if_it_keeps_nothing() -> None:
+    def goes_on(make_sampler: type[Lazy]) -> bool:
+        random.seed(0)
+        whole, resumed = (iter(ReplayedSampler(make_sampler(), ())) for _ in range(2))
+        next(whole), random.random(), next(whole), random.random(), next(whole)
+        state, numbers = whole.state_dict(), random_state()
+        expected = list(whole)
+        resumed.load_state_dict(state)
+        restore_random_state(numbers)
+        return list(resumed) == expected
+
+    assert goes_on(Each)
+    with pytest.raises(ValueError, match=r"`sampler` must be one that gives the order .*Lazy"):
+        goes_on(Lazy)
 
 
 def test_data_of_each_process_is_not_shared_out_anew() -> None:

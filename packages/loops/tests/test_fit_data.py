@@ -19,6 +19,7 @@ from bare_parts import (
     adam,
     hooked,
     make_batches,
+    make_loader,
     same_bits,
     seeded,
     weights,
@@ -165,6 +166,19 @@ def test_an_epoch_has_the_batches_that_its_sampler_has_for_it(num_logical_ranks:
     whole, resumed = train(), train(saved[0])
     assert whole.progress.total_batches == resumed.progress.total_batches == 12
     assert same_bits(weights(whole.module), weights(resumed.module))
+
+
+@pytest.mark.parametrize("num_logical_ranks", [None, 1])
+def test_a_validation_has_the_batches_that_its_sampler_has_for_the_epoch(num_logical_ranks: int | None) -> None:
+    epochs: list[int] = []
+    callback = hooked(on_validation_batch_start=lambda trainer, *_: epochs.append(trainer.progress.current_epoch))
+    strategy = None if num_logical_ranks is None else LogicalStrategy(num_logical_ranks)
+    x = torch.ones(8, NUM_FEATURES)
+    val = DataLoader(TensorDataset(x, x[:, :1]), batch_sampler=ByEpoch())
+    arguments = {"max_epochs": 3, "num_sanity_val_steps": 0}
+    trainer = BareTrainer(seeded(), callbacks=[callback], strategy=strategy, **arguments)
+    trainer.fit(make_loader("dataloader", make_batches(2)), val)
+    assert epochs == [0] * 4 + [1] * 3 + [2] * 5
 
 
 def test_nobody_is_asked_for_validation_loaders_that_are_not_used() -> None:

@@ -18,7 +18,13 @@ from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be
 from camshaft.loops.data.combined_loader import has_state, samplers_of
 from camshaft.loops.data.stateful_streams import resumes_exactly
-from camshaft.loops.state.random_state import are_same, isolated_randomness, random_state, restore_random_state
+from camshaft.loops.state.random_state import (
+    are_same,
+    isolated_randomness,
+    random_state,
+    restore_random_state,
+    seed_global_numbers,
+)
 
 _NUM_TRIED = 64  # indices, or batches of them, by which a sampler's state is tried
 
@@ -254,6 +260,33 @@ def _checksum(order: Iterable[Any]) -> int | None:
     return None
 
 
+def _draws_each_anew(replayed: ReplayedSampler) -> bool:
+    """Return whether a sampler's items follow from the numbers of their moment alone, by a trial of two passes.
+
+    Those numbers are in a checkpoint, so it goes on exactly, whatever else drew from them before.
+    """
+    passes, found = [], []
+    if any(isinstance(one, SharedSampler) for one in samplers_of(replayed)):
+        return False  # it draws the whole order as a pass begins
+    with isolated_randomness(replayed.generators):
+        for num_items in (1, 2):
+            passes.append(iter(replayed.sampler))
+            for seed in range(num_items):
+                _seed_all(7 * num_items + seed, replayed.generators)
+                next(passes[-1], None)
+        for seed in (1, 2, 3):
+            for one in passes:
+                _seed_all(seed, replayed.generators)
+                found.append(as_integers(next(one, None)))
+    return None not in found and found[::2] == found[1::2] and found[0] != found[2]
+
+
+def _seed_all(seed: int, generators: Sequence[torch.Generator]) -> None:
+    seed_global_numbers(seed)
+    for generator in generators:
+        generator.manual_seed(seed)
+
+
 def check_ends(ends: Sequence[Any], before: Sequence[Any] | None, sampler: Any) -> None:
     """Raise `ValueError` if a sampler gives another order than the one that a checkpoint was saved in.
 
@@ -385,7 +418,9 @@ class _ReplayedIndices(Iterator[Any]):
             self._indices = chain(given[self._num_given :], indices)
         if self._num_given:
             self._first, self._last = given[0], given[-1]
-            check_ends(self.given["ends"], state.get("ends") if owner.is_checked else None, owner.sampler)
+            own, ends = self.given["ends"], state.get("ends") if owner.is_checked else None
+            if ends is not None and own != ends and not _draws_each_anew(owner):
+                check_ends(own, ends, owner.sampler)
 
     def _beginning(self) -> dict[str, Any]:
         """Return the random numbers from which a pass begins."""

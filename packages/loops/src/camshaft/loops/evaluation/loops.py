@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.support.messages import must_be, warn_user
 from camshaft.hooks_core.support.transfer import move_to_device
-from camshaft.loops.data.loaders import as_given, batch_mover, evaluation_loaders, in_order, numbered, set_epoch
+from camshaft.loops.data.loaders import (
+    as_given,
+    batch_mover,
+    evaluation_loaders,
+    has_own_sampler,
+    in_order,
+    leaves_of,
+    numbered,
+    set_epoch,
+)
 from camshaft.loops.data.shared_loader import (
     agree_on_rounds,
     count_share,
@@ -92,6 +101,8 @@ class EvaluationLoop:
     num_batches: list[int | float] = attrs.field(factory=list, init=False)
     progress: Counters = attrs.field(factory=Counters, init=False)
     _shares: list[LogicalLoader] = attrs.field(factory=list, init=False)  # with logical ranks
+    # the loaders as they were given, and the limits
+    _counted: tuple[list[Any], list[tuple[int | float, str]]] = attrs.field(factory=lambda: ([], []), init=False)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -141,22 +152,33 @@ class EvaluationLoop:
         if overfit is not None:
             given = [in_order(loader, self.stage) for loader in given]
             limits.append(overfit)
-        self.loaders = given
+        self.loaders, self._counted = given, (given, limits)
         if run.logical is not None:
-            from camshaft.loops.data.logical_loader import check_shared, evaluation_shares
+            from camshaft.loops.data.logical_loader import check_shared
 
             check_shared(self.use_distributed_sampler, self.stage)
-            self.given_loaders, self._shares = source, evaluation_shares(given, limits, run, self.stage)
-            self.num_batches = list(map(len, self._shares))
+            self.given_loaders = source
+            self._count(run)
             return any(self.num_batches)
         if self.use_distributed_sampler:
             self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
         self.loaders = [with_changed_loaders(loader, strategy) for loader in self.loaders]
         self.given_loaders = as_given(source, self.loaders)
-        pairs = zip(given, self.loaders, strict=True)
-        self.num_batches = [min(count_share(*pair, *limit, strategy) for limit in limits) for pair in pairs]
+        self._count(run)
         has_batches = any(self.num_batches)
         return has_batches if strategy.num_data_ranks == 1 else any(strategy.all_gather(has_batches))
+
+    def _count(self, run: Run) -> None:
+        """Count the batches to take of each loader."""
+        given, limits = self._counted
+        if run.logical is not None:
+            from camshaft.loops.data.logical_loader import evaluation_shares
+
+            self._shares = evaluation_shares(given, limits, run, self.stage)
+            self.num_batches = list(map(len, self._shares))
+            return
+        pairs = zip(given, self.loaders, strict=True)
+        self.num_batches = [min(count_share(*pair, *limit, run.strategy) for limit in limits) for pair in pairs]
 
     def ask_for_loaders(self, run: Run) -> tuple[Any, list[Iterable[Any]]]:
         """Return the loaders of the stage, as they were given and one by one in order; see `evaluation_loaders`."""
@@ -195,6 +217,10 @@ class EvaluationLoop:
             The loop's result.
         """
         hooks = self.stage_hooks(run)
+        if any(has_own_sampler(leaf) for loader in self.loaders for leaf in leaves_of(loader)):
+            for loader in self.loaders:
+                set_epoch(loader, run.epoch, of_datasets=False)
+            self._count(run)
         run.num_loaders = len(self.loaders)
         outer_stage, outer_batch_idx = run.stage, run.batch_idx
         run.stage, run.batch_idx = self.stage, None
