@@ -431,7 +431,13 @@ def num_nodes_of(strategy: Any) -> int:
 
 
 def is_for_one(accelerator: Any, devices: Any, num_nodes: Any) -> bool:
-    """Return whether arguments of a trainer ask for a single device, in a job of one process."""
+    """Return whether arguments of a trainer ask for a single device, in a job of one process.
+
+    Args:
+        accelerator: As `Trainer` takes it.
+        devices: Likewise.
+        num_nodes: Likewise.
+    """
     if num_nodes != 1 or find_process_environment().world_size > 1:
         return False
     if devices in _ALL_DEVICES:

@@ -152,7 +152,7 @@ class HookTimeline(Callback):
                 fresh.write_text(text, encoding="utf-8")
             setattr(self, f"{kind}_path", f"{start}.{kind}")
         if is_new and rank == 0:
-            print(f"HookTimeline: the times of hooks are in {self.html_path}, with a trace beside it.", flush=True)
+            print(f"HookTimeline wrote {self.html_path}, and a trace beside it.", flush=True)
 
 
 def _edge(self: HookTimeline, *arguments: Any) -> None:
