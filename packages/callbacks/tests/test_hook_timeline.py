@@ -163,7 +163,7 @@ def test_verbs_and_fits_add_up_and_each_has_its_own_part(
     hooks.setup("validate")
     validate_once(hooks, 3)
     hooks.teardown("validate")
-    assert capsys.readouterr().out.count(f"are in {timeline.html_path}") == 1
+    assert capsys.readouterr().out.count(f"wrote {timeline.html_path}") == 1
     assert timeline._verbs["fit"].num_runs == 2
     assert sums(timeline)["training_step", "Net", False][:2] == (12, 372)
     assert sums(timeline, "validate")["validation_step", "Net", False][:2] == (3, 60)
