@@ -494,7 +494,7 @@ class Callback:
     only_observes: bool = False
 
     def __attrs_pre_init__(self) -> None:
-        """Let configuration libraries, such as OmegaConf, take a callback that is made by attrs for the object it is."""
+        """Let configuration libraries, such as OmegaConf, take a callback made by attrs for the object that it is."""
         for klass in type(self).__mro__:
             fields = vars(klass).get("__attrs_attrs__")
             if fields is not None and not isinstance(fields, _OfClass):
