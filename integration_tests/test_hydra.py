@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from launching import run_ranks
 
+from camshaft.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, Timer
+
 pytest.importorskip("hydra", reason="jobs are Hydra's")
 
 pytestmark = pytest.mark.processes
@@ -62,3 +64,12 @@ def test_ranks_of_a_job_share_its_folder(
         assert place / place_of_job == job and is_inside == ("hydra.job.chdir=True" in arguments)
         assert all(f"rank {rank} of job {name}" in (job / "train.log").read_text() for rank in range(num_ranks))
         assert (job / ".hydra/config.yaml").read_text() == f"name: {name}\n"
+
+
+def test_objects_that_are_passed_to_a_node_stay_themselves(tmp_path: Path) -> None:
+    from hydra.utils import instantiate
+
+    node = {"_target_": "camshaft.trainer.Trainer", "logger": False, "default_root_dir": str(tmp_path)}
+    passed = [EarlyStopping("val_loss", 0.1), LearningRateMonitor(), ModelCheckpoint(tmp_path), Timer("00:01:00:00")]
+    trainer = instantiate(node, callbacks=passed)
+    assert all(one is other for one, other in zip(trainer.callbacks, passed, strict=False))

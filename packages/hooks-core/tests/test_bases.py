@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 
+import attrs
 import pytest
 
 from camshaft.hooks_core import CATALOGUE, Callback, CheckpointHooks, DataHooks, ModelHooks, Receiver, StrategyHooks
@@ -109,3 +110,18 @@ def test_a_callbacks_memory_is_empty_and_kept_under_its_class_by_default() -> No
     counter = Counter()
     assert counter.state_dict() == {}
     assert counter.state_key == Counter.__qualname__
+
+
+def test_a_callback_that_is_made_by_attrs_is_no_configuration_to_others() -> None:
+    @attrs.define(slots=False)
+    class Base(Callback):
+        first: int = 1
+
+    @attrs.define(slots=False)
+    class Derived(Base):
+        second: int = 2
+
+    callback = Derived(second=3)
+    assert not attrs.has(callback)  # type: ignore[arg-type]  # as OmegaConf asks
+    assert attrs.has(Derived) and attrs.asdict(callback) == {"first": 1, "second": 3}
+    assert attrs.evolve(callback, first=4).second == 3

@@ -452,6 +452,18 @@ class CheckpointHooks:
         """When a checkpoint is about to be written: add to it or change it."""
 
 
+class _OfClass:
+    """An attribute of a class that its instances do not have."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is not None:
+            raise AttributeError(f"it belongs to {owner.__qualname__} itself")
+        return self.value
+
+
 class Callback:
     """Base class of callbacks; every hook is optional, and one that is not overridden costs nothing.
 
@@ -480,6 +492,13 @@ class Callback:
     monitors: ClassVar[bool] = False
     after_module: ClassVar[frozenset[str]] = frozenset()
     only_observes: bool = False
+
+    def __attrs_pre_init__(self) -> None:
+        """Let configuration libraries, such as OmegaConf, take a callback made by attrs for the object that it is."""
+        for klass in type(self).__mro__:
+            fields = vars(klass).get("__attrs_attrs__")
+            if fields is not None and not isinstance(fields, _OfClass):
+                klass.__attrs_attrs__ = _OfClass(fields)  # type: ignore[attr-defined]
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """At the beginning of every verb, on every process."""
