@@ -222,8 +222,9 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         """
         from camshaft.trainer.gathering import all_gather  # rarely needed
 
-        if self.trainer.logical_rank is not None:
-            rule, got = "called once for all logical ranks", f"a call for rank {self.trainer.logical_rank}"
+        rank = getattr(self.trainer, "logical_rank", None)
+        if rank is not None:
+            rule, got = "called once for all logical ranks", f"a call for rank {rank}"
             action = "Call it in a hook that comes once, such as `on_train_epoch_end`, or leave `logical_ranks` out."
             raise RuntimeError(must_be("all_gather", rule, got, type(self).__qualname__, action))
 
