@@ -324,17 +324,19 @@ def has_own_sampler(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and not modules <= {"torch", "torchdata", "camshaft", "builtins"}
 
 
-def set_epoch(loader: Any, epoch: int, *, of_datasets: bool = True) -> None:
+def set_epoch(loader: Any, epoch: int, *, of_datasets: bool = True, of_samplers: bool = True) -> None:
     """Tell what draws by epoch which one begins: combinations, samplers (also within others), datasets and loaders.
 
     Args:
         loader: A loader, or a combination of several, before it is iterated over.
-        of_datasets: Whether datasets and loaders are told, too, and not samplers alone.
+        of_datasets: Whether datasets and loaders are told.
+        of_samplers: Whether samplers are told.
     """
     for combination in combinations_of(loader):
         combination.set_epoch(epoch)
     for leaf in leaves_of(loader):
-        parts = [*samplers_of(leaf), *((getattr(leaf, "dataset", None), leaf) if of_datasets else ())]
+        parts = samplers_of(leaf) if of_samplers else []
+        parts += [getattr(leaf, "dataset", None), leaf] if of_datasets else []
         for part in parts:
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)

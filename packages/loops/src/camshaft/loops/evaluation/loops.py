@@ -217,9 +217,9 @@ class EvaluationLoop:
             The loop's result.
         """
         hooks = self.stage_hooks(run)
+        for loader in self.loaders:
+            set_epoch(loader, run.epoch, of_datasets=False)
         if any(has_own_sampler(leaf) for loader in self.loaders for leaf in leaves_of(loader)):
-            for loader in self.loaders:
-                set_epoch(loader, run.epoch, of_datasets=False)
             self._count(run)
         run.num_loaders = len(self.loaders)
         outer_stage, outer_batch_idx = run.stage, run.batch_idx
@@ -291,13 +291,13 @@ class EvaluationLoop:
         if run.logical is not None:
             from camshaft.loops.data.logical_loader import batches_in_ranks
 
-            set_epoch(loader, run.epoch)
+            set_epoch(loader, run.epoch, of_samplers=False)
             return batches_in_ranks(self._shares[dataloader_idx], num_batches, run, dataloader_idx, self.progress)
         return numbered(loader, num_batches, iterator=self.begin_loader(run, loader, has_rounds=has_rounds))
 
     def begin_loader(self, run: Run, loader: Any, *, has_rounds: bool, of_datasets: bool = True) -> Iterator[Any]:
-        """Tell a loader the epoch and begin it; see `set_epoch` and `iterate_loader`."""
-        set_epoch(loader, run.epoch, of_datasets=of_datasets)
+        """Tell datasets the epoch and begin a loader; see `set_epoch` and `iterate_loader`."""
+        set_epoch(loader, run.epoch, of_datasets=of_datasets, of_samplers=False)
         if has_rounds:
             prepare_orders(loader, run.strategy)
         return iter(loader)
