@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from camshaft.callbacks.loggers.logged_values import Hyperparameters
-from camshaft.hooks_core.support.processes import process_rank
+from camshaft.hooks_core.support.messages import process_rank
 
 if TYPE_CHECKING:
     from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint

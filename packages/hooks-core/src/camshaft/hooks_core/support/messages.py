@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +25,15 @@ def must_be(field: str, rule: str, value: object, where: str, action: str) -> st
     return f"`{field}` must be {rule}, but got {value!r} ({type(value).__name__}) in {where}. {action}"
 
 
+def process_rank() -> int | None:
+    """Return the rank of this process, by torch's process group or else a launcher's variables; None without either."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    text = next((os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ), "")
+    return int(text) if text.isdecimal() else None
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning, *, of_rank: bool = False) -> None:
     """Warn at the innermost line outside of camshaft: the call of a verb, or a hook that called into camshaft.
 
@@ -34,8 +44,6 @@ def warn_user(message: str, category: type[Warning] = UserWarning, *, of_rank: b
         category: The kind of warning.
         of_rank: Whether the cause is this rank's own, such as its data. Each rank that calls warns then, by its number.
     """
-    from camshaft.hooks_core.support.processes import process_rank  # which imports the catalogue, which imports this
-
     rank = process_rank()
     if of_rank and rank is not None:
         message = f"Rank {rank}: {message}"

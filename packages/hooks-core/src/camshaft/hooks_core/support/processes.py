@@ -40,15 +40,6 @@ class OrderlyExit(SystemExit):
     """Exit of the process after this run, raised in `teardown`; no error to trainers and loggers."""
 
 
-def process_rank() -> int | None:
-    """Return the rank of this process, by torch's process group or else a launcher's variables; None without either."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    text = next((os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ), "")
-    return int(text) if text.isdecimal() else None
-
-
 def ipython_shell() -> Any:
     """Return the IPython shell of this process, such as a notebook's; None without one."""
     ipython = sys.modules.get("IPython")
