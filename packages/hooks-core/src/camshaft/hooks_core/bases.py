@@ -460,7 +460,7 @@ class _OfClass:
 
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is not None:
-            raise AttributeError(f"it belongs to {owner.__qualname__} itself")
+            raise AttributeError(f"instances of {owner.__qualname__} do not show their fields. Ask their class.")
         return self.value
 
 
