@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
@@ -18,20 +18,17 @@ from camshaft.hooks_core.support.remote_files import edit_file, exists, is_url, 
 
 Row = Mapping[str, float | int | None]
 """Numbers by column; None leaves a cell empty."""
-Cells = set[tuple[str, str]]
-"""A row as it is written, without its step and its empty cells."""
+Cells = frozenset[tuple[str, str]]
+"""A row as it is written, without its empty cells."""
 
 
 class CSVLogger(RunFolderLogger):
     """Writes `<save_dir>/<name>/<version>/metrics.csv` and, beside it, `hparams.json`.
 
-    The CSV file has a column "step" and one per metric. A call of `log_metrics` makes a row, or joins the row before it
-    if that is of the same step, has none of its metrics and was not written yet: learning rate and loss of a step are
-    in one row, values of an epoch in their own, as both have the metric "epoch".
-
-    Rows are buffered and written in groups; those that `save` or `finalize` has written survive the process, and those
-    before a checkpoint of the trainer a power cut, too. A fit that resumes in the folder leaves out rows that are there
-    already. In a store each group makes the file anew. Only rank 0 writes: the trainer calls loggers there. See
+    The CSV file has a column "step" and one per metric; each call of `log_metrics` makes a row. Rows are buffered
+    and written in groups; those that `save` or `finalize` has written survive the process, and those before a
+    checkpoint of the trainer a power cut, too. A fit that resumes in the folder leaves out rows that are there already.
+    In a store each group makes the file anew. Only rank 0 writes: the trainer calls loggers there. See
     `RunFolderLogger` for when a version is claimed and its folder made.
 
     Args:
@@ -40,7 +37,7 @@ class CSVLogger(RunFolderLogger):
         version: Folder of the run in that: a number n is "version_n", a text is the folder's name. None is the number
             after the highest that exists when it is first read. A given version is continued if it exists.
         prefix: Prefix of the metrics' names, followed by "-"; "" adds none.
-        flush_logs_every_n_steps: Largest number of steps, or rows, that are buffered when another row comes.
+        flush_logs_every_n_steps: Largest number of steps, or rows, that are buffered.
 
     Raises:
         InvalidArgumentError: If `flush_logs_every_n_steps` is less than 1.
@@ -56,7 +53,7 @@ class CSVLogger(RunFolderLogger):
         prefix: str = "",
         flush_logs_every_n_steps: int = 100,
     ) -> None:
-        action = "Use 1 to write each step as soon as the next one comes."
+        action = "Use 1 to write each step at once."
         check_number(self, action, least=1, flush_logs_every_n_steps=flush_logs_every_n_steps)
         super().__init__(save_dir, name, version)
         self.prefix = prefix
@@ -64,7 +61,7 @@ class CSVLogger(RunFolderLogger):
         self._newest_step: int | None = None
         self._step_on_disk: int | None = None
         self._file: MetricsFile | None = None
-        self._known: dict[str, list[Cells]] = {}  # of rows in the file that a resumed fit logs again, by their step
+        self._known: Counter[Cells] = Counter()  # rows in the file that a resumed fit logs again
 
     @property
     def experiment(self) -> MetricsFile:
@@ -77,7 +74,7 @@ class CSVLogger(RunFolderLogger):
         return MetricsFile(join(self.log_dir, self.METRICS_FILE))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add a row, or join the one before it. Tensors are read now, which waits for their device.
+        """Add a row. Tensors are read now, which waits for their device.
 
         Args:
             metrics: Numbers or scalar tensors by name; if empty, no row is added.
@@ -96,29 +93,18 @@ class CSVLogger(RunFolderLogger):
                 raise InvalidArgumentError("metrics", rule, name, self, action)
         logged_step = row.pop("step", None)
         held = self.experiment.metrics
-        its_step = logged_step if step is None else step
-        if self._has_on_disk(its_step, row):
-            return
-        if its_step is not None and held and held[-1].get("step") == its_step and row.keys().isdisjoint(held[-1]):
-            held[-1] = {**held[-1], **row}
-            return
+        with_step: Row = {"step": logged_step if step is None else step, **row}
+        if self._known and (cells := _cells(with_step)) in self._known:
+            self._known -= Counter([cells])
+        else:
+            held.append(with_step)
         num_held_steps = 0
         if step is not None:
             self._step_on_disk = step - 1 if self._step_on_disk is None else self._step_on_disk
             num_held_steps = step - self._step_on_disk
-        if held and max(num_held_steps, len(held)) >= self.flush_logs_every_n_steps:
+            self._newest_step = step
+        if max(num_held_steps, len(held)) >= self.flush_logs_every_n_steps:
             self.save()
-        self.experiment.metrics.append({"step": its_step, **row})
-        self._newest_step = self._newest_step if step is None else step
-
-    def _has_on_disk(self, step: float | None, row: Row) -> bool:
-        """Return whether a resumed fit logs a row again, which may have joined another one in the file."""
-        cells = _cells(row)
-        for left in self._known.get(str(step), ()):
-            if cells <= left:
-                left -= cells
-                return True
-        return False
 
     def save(self) -> None:
         """Write the buffered rows; they survive the end of this process when this returns.
@@ -146,11 +132,11 @@ class CSVLogger(RunFolderLogger):
         Args:
             global_step: Number of updates after which the fit goes on.
         """
-        self._known = {}
+        self._known.clear()
         if self._version is not None:
             self.save()
             path = join(self.log_dir, self.METRICS_FILE)
-            self._known = _rows_since(global_step - 1, path) if exists(path) else {}
+            self._known.update(_rows_since(global_step - 1, path) if exists(path) else ())
 
     def finalize(self, status: str) -> None:
         """Write the buffered rows, whatever `status` is. Logging may continue afterwards."""
@@ -279,19 +265,17 @@ class MetricsFile:
 
 
 def _cells(row: Mapping[str, Any]) -> Cells:
-    return {(name, str(value)) for name, value in row.items() if name != "step" and value not in (None, "")}
+    return frozenset((name, str(value)) for name, value in row.items() if value not in (None, ""))
 
 
-def _rows_since(first_step: int, path: str) -> dict[str, list[Cells]]:
-    """Return the rows of a file from a step on by their steps, without one that a crash left incomplete."""
+def _rows_since(first_step: int, path: str) -> Iterator[Cells]:
+    """Yield the rows of a file from a step on, without one that a crash left incomplete."""
     with local_copy(path) as file:
         content = file.read_bytes()
     whole = content[: content.rfind(b"\n") + 1].decode(errors="replace")
-    rows = defaultdict(list)
     for row in csv.DictReader(io.StringIO(whole, newline="")):
         if row.get("step") and float(row["step"]) >= first_step:
-            rows[row["step"]].append(_cells(row))
-    return rows
+            yield _cells(row)
 
 
 def _write(file: TextIO, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:
