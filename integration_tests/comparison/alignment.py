@@ -80,6 +80,8 @@ def loaders_first(theirs: Recording, own: Recording, configuration: Configuratio
     for recording in (theirs, own):
         recording.calls = [call for verb in in_verbs(recording.calls) for call in _with_used_loaders(verb)]
         change(recording, _LOADERS, lambda call: attrs.evolve(call, seen={}))
+        for loading in recording.loading:  # samplers of what is never evaluated are told nothing
+            loading["epochs"] = {name: told for name, told in loading["epochs"].items() if told}
 
 
 def _with_loaders_first(verb: Sequence[Call]) -> Sequence[Call]:
