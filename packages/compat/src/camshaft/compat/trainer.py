@@ -27,8 +27,8 @@ from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.translation import EarlierSettings, set_attributes, translate_arguments
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
-from camshaft.compat.eras.reading import may_evaluate_nothing, read_era
-from camshaft.compat.eras.releases import LIMITS_ARE_NUMBERS, behaviour_in, release_of
+from camshaft.compat.eras.reading import read_era
+from camshaft.compat.eras.releases import LIMITS_ARE_NUMBERS, behaviour_in, may_evaluate_nothing, release_of
 from camshaft.compat.gradient_scaler import scaler_of
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load

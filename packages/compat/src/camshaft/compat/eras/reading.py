@@ -46,9 +46,6 @@ _SINCE_1_4 = {"on_before_backward", "on_before_optimizer_step"}
 _REFUSED_BY_2 = frozenset({"training_epoch_end", "validation_epoch_end", "test_epoch_end"})
 """Hooks with which Lightning 2 refuses a module."""
 
-_REFUSES_NO_STEP = (1, 5)
-"""From here on an evaluation without its step is an error; before, it was left out."""
-
 _NAMES_OF_0_X = CANONICAL_NAMES.keys() - {"pl_module"}
 _ERAS_OF_CLOSURE = {"second_order_closure": ("0.5", "0.7", "0.8"), "optimizer_closure": ("1.x",)}
 _CLOSURE_POSITION = 4
@@ -185,19 +182,6 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue = CATALOGUE)
     if declared is None and _is_for_lightning_2(receiver, evidence, found, logs or results):
         return EraReading(name, kind, of_today=of_today, as_earlier=reading)
     return reading
-
-
-def may_evaluate_nothing(module: object, *, is_earlier: bool) -> bool:
-    """Return whether a module's release may have left out an evaluation without its step, as up to 1.4.
-
-    Args:
-        module: The module.
-        is_earlier: As for `read_receivers`.
-    """
-    reading = read_era(module, Receiver.MODULE)
-    if reading.version is None:
-        return not reading.is_declared and (is_earlier or takes_index(module))
-    return reading.version == "1.x" or tuple(map(int, reading.version.split(".")))[:2] < _REFUSES_NO_STEP
 
 
 def in_era_of_module(readings: Sequence[EraReading]) -> list[EraReading]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from camshaft.compat.eras.evidence import takes_index
+from camshaft.compat.eras.reading import read_era
 from camshaft.hooks_core.eras.releases import TODAY, Behaviour
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import Run
@@ -26,6 +27,9 @@ ZEROES_BY_HAND = (1, 1)
 
 TURNS_BY_EPOCH = (1, 3)
 """From here on the frequencies of optimizers count from each epoch's start; before, from the fit's."""
+
+REFUSES_NO_STEP = (1, 5)
+"""From here on an evaluation without its step is an error; before, it was left out."""
 
 REFUSES_OTHER_OPTIONS = (1, 4)
 """From here on a name must be logged with the same options at each call of a hook; before, the latest ones counted."""
@@ -57,7 +61,11 @@ def release_of(run: Run | None) -> tuple[int, ...]:
     reading = _reading_of_module(run)
     if reading is None or reading.version is None:
         return TODAY.since
-    return _OF_ERAS.get(reading.version) or tuple(int(part) for part in reading.version.split("."))
+    return _release(reading.version)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return _OF_ERAS.get(version) or tuple(int(part) for part in version.split("."))
 
 
 def may_log_with_other_options(run: Run) -> bool:
@@ -71,6 +79,19 @@ def may_log_with_other_options(run: Run) -> bool:
 def may_count_each_optimizer(run: Run) -> bool:
     """Return whether the release of a run's module may have counted a step for each of several optimizers."""
     return is_any_of_1_x(run) or release_of(run) >= COUNTS_UPDATES
+
+
+def may_evaluate_nothing(module: object, *, is_earlier: bool) -> bool:
+    """Return whether a module's release may have left out an evaluation without its step, as up to 1.4.
+
+    Args:
+        module: The module.
+        is_earlier: As for `read_receivers`.
+    """
+    reading = read_era(module, Receiver.MODULE)
+    if reading.version is None:
+        return not reading.is_declared and (is_earlier or takes_index(module))
+    return reading.version == "1.x" or _release(reading.version) < REFUSES_NO_STEP
 
 
 def is_any_of_1_x(run: Run | None) -> bool:
