@@ -350,10 +350,8 @@ class BackboneFinetuning(BaseFinetuning):
         if self.filter_on_optimizer(trainer.optimizers[0], frozen):
             check_takes_groups([config.scheduler for config in trainer.lr_scheduler_configs], where)
             if len(_parts_of(trainer.optimizers)) > 1:
-                rule, action = (
-                    "one to which groups can be added",
-                    "Add to one of its `optimizers`, by a BaseFinetuning.",
-                )
+                rule = "one to which groups can be added"
+                action = "Add to one of its `optimizers`, by a BaseFinetuning."
                 raise ValueError(must_be("optimizer", rule, type(trainer.optimizers[0]).__name__, where, action))
         super().on_fit_start(trainer, module)
 

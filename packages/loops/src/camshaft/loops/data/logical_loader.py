@@ -102,7 +102,7 @@ class LogicalLoader:
         self._order: list[Any] | None = None  # that a resumed pass goes on with
         self._start: dict[str, Any] | None = None
         self._num_read = self._num_passes = 0
-        self._ends: list[Any] = []  # the first and the last item of the order
+        self._ends: list[Any] = []
         self._samples: list[list[int] | None] | None = None
         self._is_under_way = self._follows = False
 
@@ -121,7 +121,7 @@ class LogicalLoader:
             if self._strategy.world_size > 1:
                 action = "Draw from global numbers or an attribute `generator`."
                 check_same_order(order, self._sampler, self._strategy, action)
-        self._ends = [as_integers(order[place]) for place in (0, -1)] if order else []
+        self._ends = _ends_of(order)
         steps = self._steps(order)
         self._fetches[:] = chain.from_iterable(steps[self._num_read :])
         with isolated_randomness(self._generators):  # a resumed pass draws no seed of workers, nor do kept workers
@@ -211,7 +211,7 @@ class LogicalLoader:
             restore_random_state(self._start["numbers"], self._generators)
             self._load(self._start["samplers"])
             self._order = self._drawn()
-        check_ends([as_integers(self._order[place]) for place in (0, -1)], state.get("ends"), self._sampler)
+        check_ends(_ends_of(self._order), state.get("ends"), self._sampler)
 
     def _load(self, states: Sequence[Any]) -> None:
         for part, state in zip(self._parts, states, strict=True):
@@ -351,6 +351,11 @@ def batches_in_ranks(
             else:
                 run.strategy.idle_step()
         buffers.restore()
+
+
+def _ends_of(order: Sequence[Any]) -> list[list[int] | None]:
+    """Return the first and the last item of an order, see `check_ends`; nothing of an empty one."""
+    return [as_integers(order[place]) for place in (0, -1)] if order else []
 
 
 def _of_place(batch: Any, place: int) -> Any:

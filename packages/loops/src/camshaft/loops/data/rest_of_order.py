@@ -98,10 +98,8 @@ def whole_order(loader: Any, num_ranks: int) -> WholeOrder | None:
         len(own)
     except (TypeError, NotImplementedError):
         return None
-    if order is not None and replica is not None:  # that of a batch sampler is about the last batch
-        uneven: Uneven = "cut" if getattr(replica, "drop_last", False) else "fill"
-    else:
-        uneven = "cut" if drops else "fill"
+    is_of_items = order is not None and replica is not None  # `drop_last` of a batch sampler is about the last batch
+    uneven: Uneven = "cut" if (getattr(replica, "drop_last", False) if is_of_items else drops) else "fill"
     return WholeOrder(own, batch_size, uneven, drops, replica)
 
 
